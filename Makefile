@@ -1,0 +1,47 @@
+# Two commands for a newcomer: `make study` and `make test`. Everything lives in .venv and the user's cache folder.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PLAN   ?= plans/quick.yaml
+RECORD := data/runs/recorded-quick
+
+.PHONY: study test lab figures notebooks environment lint setup model
+.DELETE_ON_ERROR:
+
+study: model
+	$(BIN)/wholecurve study $(PLAN)
+
+test: model
+	$(BIN)/ruff check lib tests notebooks
+	$(BIN)/python -m pytest tests notebooks --nbval-lax --nbval-cell-timeout=120 --nbval-current-env \
+	  -n 2 --dist loadfile --durations=10
+
+lab: setup
+	$(BIN)/jupyter lab --notebook-dir=notebooks
+
+figures: setup
+	$(BIN)/wholecurve figures $(RECORD) --out figures
+
+notebooks: setup
+	$(BIN)/python notebooks/render.py
+
+lint: setup
+	$(BIN)/ruff check lib tests notebooks
+
+environment: setup
+	$(BIN)/pyproject2conda project --envs wholecurve --yaml-ext .yml --overwrite force
+
+setup: $(READY)
+
+model: setup
+	$(BIN)/wholecurve model fetch
+
+# Without the stamp the environment may be half-installed (a killed first run), so it is made anew;
+# with an older stamp only what changed is installed.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else \
+	  f"wholecurve needs Python 3.11 or 3.12, $(PYTHON) is {v[0]}.{v[1]}: run `make PYTHON=python3.12 $(MAKECMDGOALS)`")'
+	@test -f $(READY) || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,peers,notebook,test]'
+	@touch $(READY)

@@ -1,0 +1,45 @@
+"""Files that are either whole or absent, whatever kills the writer."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target`; when the block ends well it is synced and takes the target's place.
+
+    When the block raises, the partial file is removed and an existing target is left as it was.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.chmod(0o644)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write `text` as UTF-8, whole or not at all."""
+    with replacing(target) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_bytes(target: Path, content: bytes) -> None:
+    """Write bytes, whole or not at all."""
+    with replacing(target) as partial:
+        partial.write_bytes(content)
+
+
+def write_json(target: Path, document: object) -> None:
+    """Write strict JSON (no NaN, no Infinity: what is not there is null), whole or not at all."""
+    write_text(target, json.dumps(document, indent=2, allow_nan=False) + "\n")
