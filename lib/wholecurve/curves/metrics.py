@@ -1,0 +1,255 @@
+"""From the trace of a point to its numbers: what each request took, and what the whole run delivered."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from wholecurve.errors import UserError
+
+
+@dataclass
+class RequestTrace:
+    """One request as the client saw it; times in seconds since the start of the measured window.
+
+    ``arrivals_s[i]`` is when chunk i came and ``arrival_tokens[i]`` how many content tokens it held: 0 for a
+    role-only or empty chunk, several with speculation. The client fills the fields while the request runs.
+    """
+
+    request: str
+    prompt_tokens: int
+    cached_tokens: int
+    scheduled_s: float
+    sent_s: float
+    arrivals_s: list[float] = field(default_factory=list)
+    arrival_tokens: list[int] = field(default_factory=list)
+    finished_s: float | None = None
+    error: str | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """Content tokens received, all chunks together."""
+        return sum(self.arrival_tokens)
+
+    @property
+    def completed(self) -> bool:
+        """True when the request ended without error and with at least one content token."""
+        return self.error is None and self.output_tokens > 0
+
+    @property
+    def first_token_s(self) -> float | None:
+        """When the first chunk with content came; None for an empty reply."""
+        return next((at for at, n in zip(self.arrivals_s, self.arrival_tokens) if n > 0), None)
+
+    @property
+    def last_token_s(self) -> float | None:
+        """When the last chunk with content came; None for an empty reply."""
+        return next((at for at, n in zip(self.arrivals_s[::-1], self.arrival_tokens[::-1]) if n > 0), None)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to first token, from when the request was *scheduled*; None unless it completed."""
+        return self.first_token_s - self.scheduled_s if self.completed else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token (t_n - t_1)/(n - 1); None for one token, one chunk or a failed request."""
+        if not self.completed or self.last_token_s == self.first_token_s:
+            return None
+        return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
+
+    @property
+    def e2e_s(self) -> float | None:
+        """From scheduled to the last token; None unless it completed."""
+        return self.last_token_s - self.scheduled_s if self.completed else None
+
+    @property
+    def end_s(self) -> float:
+        """When it stopped being in flight: last token if completed, else the latest time known."""
+        if self.completed:
+            return self.last_token_s
+        known = [self.finished_s if self.finished_s is not None else self.sent_s, *self.arrivals_s]
+        return max(known)
+
+    def check(self) -> None:
+        """Raise UserError, naming request and field, where times or token counts contradict each other."""
+        where = f"request {self.request}"
+        if len(self.arrivals_s) != len(self.arrival_tokens):
+            raise UserError(
+                f"{where}: arrivals_s has {len(self.arrivals_s)} entries, arrival_tokens "
+                f"{len(self.arrival_tokens)}; one token count per arrival is needed"
+            )
+        if any(n < 0 for n in self.arrival_tokens):
+            raise UserError(f"{where}: arrival_tokens has a negative count; 0 marks a chunk without content")
+        times = [self.scheduled_s, self.sent_s, *self.arrivals_s]
+        if self.finished_s is not None:
+            times.append(self.finished_s)
+        if not all(math.isfinite(t) for t in times):
+            raise UserError(f"{where}: a time is not finite; seconds since the start of the window are needed")
+        if any(later < earlier for earlier, later in pairwise(times)):
+            raise UserError(
+                f"{where}: times run backwards; scheduled_s <= sent_s <= arrivals_s <= finished_s is needed"
+            )
+
+
+def percentile(values: Iterable[float | None], q: float) -> float | None:
+    """Percentile q (0..100) by linear interpolation between order statistics, over the values that exist.
+
+    Above the median at least three values must lie beyond it, n (100 - q)/100 >= 3, so p90 needs 30 and p99
+    needs 300; with fewer the answer is None. No values give None, never 0.
+    """
+    known = [v for v in values if v is not None]
+    if not known or (q > 50 and len(known) * (100 - q) < 300):
+        return None
+    return float(np.percentile(known, q))
+
+
+def steady_window(requests: Sequence[RequestTrace], concurrency: int) -> tuple[float, float] | None:
+    """(start, end) in seconds: last of the first-wave first tokens to the moment the last request was sent.
+
+    The first wave is the first ``concurrency`` requests by time sent. None with fewer than 2 x concurrency
+    requests, without a completed request in the first wave, or when nothing lies between start and end.
+    """
+    if len(requests) < 2 * concurrency:
+        return None
+    wave = sorted(requests, key=lambda r: r.sent_s)[:concurrency]
+    firsts = [r.first_token_s for r in wave if r.completed]
+    end = max(r.sent_s for r in requests)
+    if not firsts or end <= max(firsts):
+        return None
+    return max(firsts), end
+
+
+def full_window(requests: Sequence[RequestTrace]) -> tuple[float, float]:
+    """(start, end) in seconds: first request scheduled to last request ended, failed ones included."""
+    return min(r.scheduled_s for r in requests), max(r.end_s for r in requests)
+
+
+def tokens_in(requests: Iterable[RequestTrace], window: tuple[float, float]) -> int:
+    """Content tokens of completed requests that arrived in (start, end]."""
+    start, end = window
+    return sum(n for r in requests if r.completed for at, n in zip(r.arrivals_s, r.arrival_tokens) if start < at <= end)
+
+
+def mean_in_flight(requests: Iterable[RequestTrace], window: tuple[float, float]) -> float | None:
+    """Achieved concurrency, sum of E2E / window (Little's law): time in flight inside it over its length."""
+    start, end = window
+    if end <= start:
+        return None
+    return sum(max(0.0, min(r.end_s, end) - max(r.scheduled_s, start)) for r in requests) / (end - start)
+
+
+def reduce_trace(
+    requests: Sequence[RequestTrace], concurrency: int, devices: int = 1, device_kind: str = "cpu"
+) -> dict:
+    """The point-row metrics of one decode point.
+
+    ``output_throughput_tok_per_s`` counts all devices together in the window that ``window`` names:
+    "steady" where there is one, else "full"; the full-run number is kept beside it. "p90 speed" is
+    1/p90(TPOT), the slow side. Failed and empty requests enter no latency and no token count, but their
+    time stays in the window. What cannot be computed is None. Raises UserError for no requests, a bad
+    concurrency or a contradictory trace.
+    """
+    _check(requests, "concurrency", concurrency, devices)
+    done = [r for r in requests if r.completed]
+    steady, full = steady_window(requests, concurrency), full_window(requests)
+    # A steady window that no content reached says nothing about throughput; the full run then speaks.
+    window = steady if steady is not None and tokens_in(done, steady) else full
+    tpot = [r.tpot_s for r in done]
+    speed = _inverse(percentile(tpot, 50))
+    throughput = _rate(tokens_in(done, window), window)
+    tokens = sum(r.output_tokens for r in done)
+    per_token = [r.e2e_s / r.output_tokens for r in done]
+    return {
+        "load_kind": "concurrency",
+        "load": concurrency,
+        "devices": devices,
+        "device_kind": device_kind,
+        "decode_speed_tok_per_s": speed,
+        "decode_speed_p90_tok_per_s": _inverse(percentile(tpot, 90)),
+        "e2e_speed_p50_tok_per_s": _inverse(percentile(per_token, 50)),
+        "e2e_speed_p90_tok_per_s": _inverse(percentile(per_token, 90)),
+        "output_throughput_tok_per_s": throughput,
+        "window": "full" if window is full else "steady",
+        "window_s": window[1] - window[0],
+        "output_throughput_full_tok_per_s": _rate(tokens, full),
+        "full_window_s": full[1] - full[0],
+        **_latencies("ttft", [r.ttft_s for r in done]),
+        **_latencies("tpot", tpot),
+        **_latencies("e2e", [r.e2e_s for r in done]),
+        "n_completed": len(done),
+        "n_failed": len(requests) - len(done),
+        "output_tokens": tokens,
+        "tokens_per_chunk": tokens / sum(n > 0 for r in done for n in r.arrival_tokens) if done else None,
+        "occupancy": throughput / (concurrency * speed) if throughput and speed else None,
+        "achieved_concurrency": mean_in_flight(requests, window),
+    }
+
+
+def reduce_prefill(
+    requests: Sequence[RequestTrace], step_tokens: int, devices: int = 1, device_kind: str = "cpu"
+) -> dict:
+    """The point-row metrics of one prefill point: requests one after another, ``step_tokens`` per device
+    and step.
+
+    ``input_throughput_tok_per_s`` is the median over requests of non-cached input tokens / TTFT, all
+    devices together; the pooled form, sum of tokens / sum of TTFT, is kept beside it as the full-run
+    number. Cached tokens are counted apart. Raises UserError where requests overlap (their TTFT would count
+    the same seconds twice), where the number of cached tokens is unknown, or where nothing is left
+    uncached.
+    """
+    _check(requests, "step_tokens", step_tokens, devices)
+    for r in requests:
+        if r.cached_tokens is None or not 0 <= r.cached_tokens < r.prompt_tokens:
+            raise UserError(
+                f"request {r.request}: cached_tokens is {r.cached_tokens} of {r.prompt_tokens} "
+                "prompt tokens; a known number below prompt_tokens is needed to count new ones"
+            )
+    ordered = sorted(requests, key=lambda r: r.scheduled_s)
+    for before, after in pairwise(ordered):
+        if after.scheduled_s < before.end_s:
+            raise UserError(
+                f"prefill requests {before.request} and {after.request} overlap in time; send them one after another"
+            )
+    done = [r for r in requests if r.completed]
+    new = [r.prompt_tokens - r.cached_tokens for r in done]
+    ttft = [r.ttft_s for r in done]
+    return {
+        "load_kind": "step_tokens",
+        "load": step_tokens,
+        "devices": devices,
+        "device_kind": device_kind,
+        "input_throughput_tok_per_s": percentile([n / t for n, t in zip(new, ttft)], 50),
+        "input_throughput_full_tok_per_s": sum(new) / sum(ttft) if done else None,
+        "window": "full",
+        "window_s": sum(ttft) if done else None,
+        **_latencies("ttft", ttft),
+        "n_completed": len(done),
+        "n_failed": len(requests) - len(done),
+        "input_tokens": sum(new),
+        "cached_input_tokens": sum(r.cached_tokens for r in done),
+    }
+
+
+def _check(requests: Sequence[RequestTrace], load_name: str, load: int, devices: int) -> None:
+    if not requests:
+        raise UserError("the trace has no requests; a point needs at least one")
+    if load < 1 or devices < 1:
+        raise UserError(f"{load_name} is {load} and devices {devices}; both must be at least 1")
+    for r in requests:
+        r.check()
+
+
+def _latencies(name: str, seconds: Sequence[float | None]) -> dict[str, float | None]:
+    found = {q: percentile(seconds, q) for q in (50, 90, 99)}
+    return {f"{name}_p{q}_ms": None if value is None else 1e3 * value for q, value in found.items()}
+
+
+def _inverse(value: float | None) -> float | None:
+    return 1 / value if value else None
+
+
+def _rate(tokens: int, window: tuple[float, float]) -> float | None:
+    return tokens / (window[1] - window[0]) if tokens and window[1] > window[0] else None

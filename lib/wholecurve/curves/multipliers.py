@@ -1,0 +1,169 @@
+"""Same-speed and same-throughput multipliers at one operating point, and every reason to refuse one."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from wholecurve.curves.interpolate import SAME, Axis, ParametricCurve, Solution, is_flat, other_axis
+
+# Below this |d log held / d log read| an error in the held axis comes out more than ten times as large.
+SLOPE_LIMIT = 0.1
+
+UNITS = {"speed": "tok/s/user", "throughput": "tok/s/device"}
+
+AHEAD_A, AHEAD_B = "A ahead", "B ahead"
+NO_DIFFERENCE, NOT_MEASURED = "no difference shown", "not measured"
+
+
+class Refused(Exception):
+    """A reading that the rules forbid; the text is the reason, with its numbers."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One curve read where ``axis`` equals a target.
+
+    load: the load there · value: the other axis, by the estimate (PCHIP) · linear, log_log: the same by
+    straight lines · measured: on a measured point, so that nothing was interpolated.
+    """
+
+    load: float
+    value: float
+    linear: float
+    log_log: float
+    measured: bool
+
+
+def read(curve: ParametricCurve, axis: Axis, target: float, slope_rule: bool = True) -> Reading:
+    """Read ``curve`` where ``axis`` equals ``target``.
+
+    Raises Refused when the target lies outside the measured range (nothing is extrapolated), when it is met
+    at several loads or along a flat stretch, and, with ``slope_rule``, where |d log axis / d log other| is
+    below 0.1.
+    """
+    solutions = curve.solve(axis, target)
+    if not solutions:
+        raise Refused(_out_of_range(curve, axis, target))
+    if len(solutions) > 1:
+        raise Refused(_ambiguous(curve, axis, target, solutions))
+    solution, other = solutions[0], other_axis(axis)
+    if slope_rule:
+        _check_slope(curve, axis, solution)
+    linear, log_log = (curve.straight(axis, target, solution, logarithmic) for logarithmic in (False, True))
+    return Reading(solution.load, curve.at(other, solution), linear, log_log, solution.knot is not None)
+
+
+def matched_row(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> dict:
+    """The multiplier A over B with ``axis`` held at ``target``, with bracket, floor and operating points.
+
+    ``axis`` "speed" gives the same-speed multiplier, "throughput" the same-throughput one. The bracket
+    spans the estimate, the plain linear and the log-log reading. The floor uses measured points only: the
+    best point of A with at least the target, over B's measured point, or over the better of B's two
+    neighbours where B itself is interpolated. When either curve may not be read, ``refused`` says why and
+    estimate and bracket are None; the floor is kept where the target lies inside both ranges, because it
+    needs no reading.
+    """
+    other = other_axis(axis)
+    row = dict.fromkeys(
+        (
+            "load_a",
+            "load_b",
+            "speed",
+            "throughput",
+            "speed_a",
+            "throughput_a",
+            "estimate",
+            "bracket_low",
+            "bracket_high",
+            "floor",
+            "refused",
+        )
+    )
+    row[axis] = target
+    readings, reasons = [], []
+    for curve in (a, b):
+        try:
+            readings.append(read(curve, axis, target))
+        except Refused as refusal:
+            reasons.append(str(refusal))
+    if a.solve(axis, target) and b.solve(axis, target):
+        row["floor"] = _floor(a, b, axis, target)
+    if reasons:
+        row["refused"] = "; ".join(reasons)
+        return row
+    of_a, of_b = readings
+    ratios = [of_a.value / of_b.value, of_a.linear / of_b.linear, of_a.log_log / of_b.log_log]
+    row.update(
+        {
+            "load_a": of_a.load,
+            "load_b": of_b.load if of_b.measured else None,
+            other: of_b.value,
+            f"{axis}_a": target,
+            f"{other}_a": of_a.value,
+            "estimate": ratios[0],
+            "bracket_low": min(ratios),
+            "bracket_high": max(ratios),
+        }
+    )
+    return row
+
+
+def verdict(
+    estimate: float | None, spans: Iterable[tuple[float | None, float | None]], log_ratios: Sequence[float]
+) -> str:
+    """Who is ahead. A bracket or interval in ``spans`` that contains 1 shows no difference, and nor do
+    repeats that point both ways where there are too few of them for an interval; without an estimate,
+    nothing was measured."""
+    if estimate is None:
+        return NOT_MEASURED
+    contains_one = any(low is not None and low <= 1 + SAME and high >= 1 - SAME for low, high in spans)
+    both_ways = len(log_ratios) == 2 and min(log_ratios) <= 0 <= max(log_ratios)
+    if contains_one or both_ways or abs(estimate - 1) <= SAME:
+        return NO_DIFFERENCE
+    return AHEAD_A if estimate > 1 else AHEAD_B
+
+
+def _floor(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> float:
+    other = other_axis(axis)
+    enough = a.values[axis] >= target * (1 - SAME)
+    # Of several solutions of B the best is taken, so that the floor stays a floor.
+    reach = max(_reach(b, other, solution) for solution in b.solve(axis, target))
+    return float(a.values[other][enough].max() / reach)
+
+
+def _reach(curve: ParametricCurve, other: Axis, solution: Solution) -> float:
+    values = curve.values[other]
+    if solution.knot is not None:
+        return float(values[solution.knot])
+    return float(values[solution.interval : solution.interval + 2].max())
+
+
+def _check_slope(curve: ParametricCurve, axis: Axis, solution: Solution) -> None:
+    other = other_axis(axis)
+    held, moved = curve.slope(axis, solution), curve.slope(other, solution)
+    if held is None or (held != 0 and abs(held) >= SLOPE_LIMIT * abs(moved)):
+        return
+    ratio = abs(held / moved) if moved else 0.0
+    raise Refused(
+        f"{axis} of {curve.name} hardly moves around load {solution.load:.4g}: "
+        f"|d log {axis} / d log {other}| = {ratio:.2g}, below {SLOPE_LIMIT}, so that "
+        f"the {other} read there would be arbitrary"
+    )
+
+
+def _out_of_range(curve: ParametricCurve, axis: Axis, target: float) -> str:
+    values = curve.values[axis]
+    above = target > values.max()
+    edge = int(values.argmax() if above else values.argmin())
+    most, more = ("highest", "above") if above else ("lowest", "below")
+    return (
+        f"{target:.4g} {UNITS[axis]} is {more} everything measured of {curve.name}, whose {most} "
+        f"{axis} is {values[edge]:.4g} (load {curve.loads[edge]:g}); not extrapolated"
+    )
+
+
+def _ambiguous(curve: ParametricCurve, axis: Axis, target: float, solutions: list[Solution]) -> str:
+    loads = " and ".join(f"{s.load:.4g}" for s in solutions)
+    flat = any(is_flat(first, second) for first, second in pairwise(solutions))
+    how = f"along a flat stretch, loads {loads}" if flat else f"at more than one load: {loads}"
+    return f"{curve.name} has {target:.4g} {UNITS[axis]} {how}; no one load is the match"
