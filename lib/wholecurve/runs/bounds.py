@@ -1,0 +1,33 @@
+"""The upper bounds of a run: its model's cost formulas at the ceilings that were measured in the same run."""
+
+import pandas as pd
+
+from wholecurve.models.bounds import Ceilings, decode_bound, prefill_bound
+from wholecurve.models.config import ModelConfig
+from wholecurve.runs.folder import RunFolder
+
+_ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+BOUND_LABEL = "bound from measured ceilings"
+
+
+def run_bounds(run: RunFolder, workload: str) -> pd.DataFrame:
+    """One row per load level of `workload` ("decode" or "prefill"): `load`, `label` and the bound's metrics.
+
+    Empty when the run has no ceilings or not this workload.
+    """
+    plan = run.plan["plan"]
+    if not run.has("ceilings") or not plan[workload]:
+        return pd.DataFrame()
+    measured = run.read("ceilings")
+    ceilings = Ceilings(measured["read_bytes_per_s"], measured["gemm_flops_per_s"])
+    fields = run.read("model")["config"]
+    config = ModelConfig(**{**fields, "eos_token_ids": tuple(fields["eos_token_ids"])})
+    itemsize, rows = _ITEMSIZE[plan["dtype"]], []
+    if workload == "decode":
+        prompt, output = (sum(plan["decode"][name]) / 2 for name in ("prompt_tokens", "output_tokens"))
+        for load in sorted(plan["decode"]["concurrency"]):
+            rows.append({"load": load, **decode_bound(config, ceilings, itemsize, load, prompt, output)})
+    else:
+        for load in sorted(plan["prefill"]["step_tokens"]):
+            rows.append({"load": load, **prefill_bound(config, ceilings, itemsize, load)})
+    return pd.DataFrame(rows).assign(label=BOUND_LABEL)
