@@ -1,0 +1,197 @@
+"""The figures of one run: its curves, and the multipliers between its first contender and the others."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from wholecurve.curves import Comparison, Curve, compare
+from wholecurve.errors import UserError
+from wholecurve.figures.curve import throughput_vs_concurrency, throughput_vs_speed
+from wholecurve.figures.matched import matched_points
+from wholecurve.figures.multipliers import multiplier_plot
+from wholecurve.figures.prefill import prefill_throughput
+from wholecurve.figures.save import save_figure
+from wholecurve.runs import RunFolder
+from wholecurve.runs.bounds import run_bounds
+from wholecurve.runs.provenance import hardware_line
+
+
+@dataclass(frozen=True)
+class RunFigure:
+    """What `save_figure` needs to write one figure."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    make: Callable
+    data: pd.DataFrame
+
+
+def control_names(run: RunFolder) -> list[str]:
+    """Contenders that repeat another one (A/A controls)."""
+    return [contender["name"] for contender in run.plan["plan"]["contenders"] if contender["control_of"]]
+
+
+def comparisons(run: RunFolder, workload: str) -> list[Comparison]:
+    """The first contender over each other one, in the order of the plan; the A/A controls come last."""
+    points = run.points()
+    names = [contender["name"] for contender in run.plan["plan"]["contenders"]]
+    controls = control_names(run)
+    present = set(points.loc[points["workload"] == workload, "contender"])
+    ordered = [name for name in names[1:] if name not in controls] + controls
+    if names[0] not in present:
+        return []
+    first = Curve.from_points(points, names[0], workload)
+    return [compare(first, Curve.from_points(points, name, workload)) for name in ordered if name in present]
+
+
+def source_line(run: RunFolder) -> str:
+    """Where the numbers of a run come from, for the foot of a figure."""
+    plan, about = run.plan["plan"], run.provenance
+    return (
+        f"wholecurve run {run.path.name}, {about['started'][:10]}, measured (cpu): "
+        f"{hardware_line(about['hardware'])}; {plan['model']}, {plan['dtype']}"
+    )
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _best(points: pd.DataFrame, column: str) -> str:
+    """'A 123 tok/s at load 8, B …': the largest median of each contender, for the alt text."""
+    medians = points.groupby(["contender", "load"])[column].median()
+    parts = []
+    for name in dict.fromkeys(points["contender"]):
+        load = medians[name].idxmax()
+        parts.append(f"{name} reaches {medians[name][load]:.0f} tok/s at {load:g}")
+    return "; ".join(parts)
+
+
+def _decode_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFigure]:
+    controls, bound = control_names(run), run_bounds(run, "decode")
+    repeats = points["repeat"].nunique()
+    protocol = f"{repeats} repeats in fresh processes, contenders alternated point by point"
+    yield RunFigure(
+        "throughput_vs_speed",
+        "Every point of the decode curves",
+        f"Output throughput of the machine against decode speed per user, from one request in flight to "
+        f"{points['load'].max():g}. Small dots: repeats; line: median. {protocol}; grey: the same engine again.",
+        f"Throughput-versus-speed curves, one per engine. {_best(points, 'output_throughput_tok_per_s')} in flight.",
+        lambda ax: throughput_vs_speed(points, ax, control=controls),
+        points,
+    )
+    yield RunFigure(
+        "throughput_vs_concurrency",
+        "Output throughput over concurrency",
+        f"Output throughput of the machine at each number of requests in flight. Dashed: what the measured memory "
+        f"and GEMM ceilings allow at most for this model and workload. {protocol}.",
+        f"Throughput over concurrency. {_best(points, 'output_throughput_tok_per_s')} in flight.",
+        lambda ax: throughput_vs_concurrency(points, ax, bound=bound if len(bound) else None, control=controls),
+        points,
+    )
+
+
+def _prefill_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFigure]:
+    controls, bound = control_names(run), run_bounds(run, "prefill")
+    yield RunFigure(
+        "prefill_throughput",
+        "Prefill throughput over step size",
+        "Non-cached input tokens per second of one prompt in one step, on an empty cache. Dashed: bound from the "
+        f"measured ceilings. {points['repeat'].nunique()} repeats in fresh processes.",
+        f"Prefill throughput over tokens per step. {_best(points, 'input_throughput_tok_per_s')} tokens per step.",
+        lambda ax: prefill_throughput(points, ax, bound if len(bound) else None, control=controls),
+        points,
+    )
+
+
+def _range_text(found: dict) -> str:
+    if found["min"] is None:
+        return "not measured anywhere"
+    return f"{found['min']['value']:.2f}× to {found['max']['value']:.2f}×"
+
+
+def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFigure]:
+    for comparison in comparisons(run, "decode"):
+        a, b, summary = comparison.a.name, comparison.b.name, comparison.summary
+        both = points[points["contender"].isin([a, b])]
+        if summary["direct"]["min"] is None:
+            continue
+        ranges = ", ".join(
+            f"{label} {_range_text(summary[key])}"
+            for key, label in (
+                ("direct", "direct"),
+                ("same_speed", "same speed"),
+                ("same_throughput", "same throughput"),
+            )
+        )
+        yield RunFigure(
+            f"multipliers_{_slug(b)}",
+            f"{a} over {b}: three multipliers, one pair of curves",
+            f"Direct: same concurrency. Same speed: throughput at the speed of {b}. Same throughput: speed at the "
+            f"throughput of {b}. Ranges: {ranges}. Whiskers: 95 % intervals over repeats; bands: span of three "
+            f"interpolations.",
+            f"Multipliers of {a} over {b} by concurrency of {b}: {ranges}.",
+            lambda ax, comparison=comparison: multiplier_plot(comparison, ax),
+            both,
+        )
+        row = _largest_readable(comparison)
+        if row is not None:
+            yield RunFigure(
+                f"matched_points_{_slug(b)}",
+                f"Where a multiplier of {a} over {b} comes from",
+                "The multiplier is the distance between two operating points on one line: filled is measured, hollow "
+                "is interpolated between measured points.",
+                f"Two curves and the line between two matched operating points: {row['estimate']:.2f}×.",
+                lambda ax, both=both, row=row, a=a, b=b: matched_points(
+                    both[both["contender"] == a], both[both["contender"] == b], row, ax
+                ),
+                both,
+            )
+
+
+def _largest_readable(comparison: Comparison) -> dict | None:
+    """The matched row that lies furthest from 1, of either kind; None when all are refused."""
+    rows = pd.concat([comparison.same_speed, comparison.same_throughput])
+    rows = rows[rows["estimate"].notna()]
+    if rows.empty:
+        return None
+    return rows.iloc[int((rows["estimate"] - 1).abs().to_numpy().argmax())].to_dict()
+
+
+def run_figures(run: RunFolder) -> Iterator[RunFigure]:
+    """All figures that the points of a run allow; decode or prefill alone gives its own ones."""
+    points = run.points()
+    if points.empty:
+        raise UserError(f"{run.path}: no point is finished yet, so there is nothing to draw")
+    decode, prefill = (points[points["workload"] == name].reset_index(drop=True) for name in ("decode", "prefill"))
+    if len(decode):
+        yield from _decode_figures(run, decode)
+    if len(prefill):
+        yield from _prefill_figures(run, prefill)
+    if len(decode):
+        yield from _multiplier_figures(run, decode)
+
+
+def save_run_figures(run: RunFolder, folder: Path) -> list[Path]:
+    """Write every figure of a run to `folder`; returns the PNG paths."""
+    source, columns = source_line(run), ["settings", "worker_started"]
+    paths = []
+    for figure in run_figures(run):
+        data = figure.data.drop(columns=[name for name in columns if name in figure.data])
+        written = save_figure(
+            figure.make,
+            figure.name,
+            folder,
+            title=figure.title,
+            caption=figure.caption,
+            alt=figure.alt,
+            source=source,
+            data=data,
+        )
+        paths.append(written["png"])
+    return paths

@@ -1,0 +1,182 @@
+"""Tables of a run as frames of text: for the terminal and for notebooks."""
+
+import pandas as pd
+
+from wholecurve.curves import Comparison, multiplier_text
+from wholecurve.runs import RunFolder
+from wholecurve.runs.bounds import run_bounds
+
+
+def _spread(values: pd.Series, digits: int = 1) -> str:
+    """'41.9 (41.2–42.3)': median and range over repeats; one value alone stands without a range."""
+    known = values.dropna()
+    if known.empty:
+        return "–"
+    middle = f"{known.median():,.{digits}f}"
+    if len(known) == 1:
+        return middle
+    return f"{middle} ({known.min():,.{digits}f}–{known.max():,.{digits}f})"
+
+
+def _share(value: float, bound: float | None) -> str:
+    return "–" if bound is None or pd.isna(value) else f"{100 * value / bound:.0f} %"
+
+
+def ceilings_table(run: RunFolder) -> pd.DataFrame:
+    """The measured ceilings of a run and the bounds that follow from them, one row each."""
+    ceilings, threads = run.read("ceilings"), f"{run.read('ceilings')['threads']} threads"
+    decode, prefill = run_bounds(run, "decode"), run_bounds(run, "prefill")
+    rows = [
+        ("memory read", f"{ceilings['read_bytes_per_s'] / 1e9:.1f} GB/s", f"measured, {threads}"),
+        (f"{ceilings['dtype']} GEMM", f"{ceilings['gemm_flops_per_s'] / 1e9:.0f} GFLOP/s", f"measured, {threads}"),
+    ]
+    if len(decode):
+        one, many = decode.iloc[0], decode.iloc[-1]
+        speed, throughput = (
+            f"{one.decode_speed_tok_per_s:.0f} tok/s/user",
+            f"{many.output_throughput_tok_per_s:,.0f} tok/s",
+        )
+        rows.append((f"decode speed at concurrency {one.load:.0f}", f"at most {speed}", "bound"))
+        rows.append((f"output throughput at concurrency {many.load:.0f}", f"at most {throughput}", "bound"))
+    if len(prefill):
+        best = prefill["input_throughput_tok_per_s"].max()
+        rows.append(("prefill throughput", f"at most {best:,.0f} tok/s", "bound"))
+    return pd.DataFrame(rows, columns=["what", "value", "kind"])
+
+
+def agreement_table(run: RunFolder) -> pd.DataFrame:
+    """How each contender's greedy tokens stand to the float32 reference's choice."""
+    rows = [
+        {
+            "contender": name,
+            "tokens": found["tokens"],
+            "reference's best": f"{found['best_share']:.1%}",
+            "largest gap (logits)": f"{found['max_gap']:.3f}",
+        }
+        for name, found in run.read("agreement").items()
+    ]
+    return pd.DataFrame(rows)
+
+
+def latency_table(points: pd.DataFrame) -> pd.DataFrame:
+    """One row per contender and concurrency: latency percentiles in ms, medians over repeats."""
+    columns = {
+        "ttft_p50_ms": "TTFT p50 (ms)",
+        "ttft_p90_ms": "TTFT p90 (ms)",
+        "tpot_p50_ms": "TPOT p50 (ms)",
+        "tpot_p90_ms": "TPOT p90 (ms)",
+        "e2e_p50_ms": "E2E p50 (ms)",
+    }
+    rows = []
+    for (name, load), group in points.groupby(["contender", "load"], sort=False):
+        row = {"contender": name, "concurrency": int(load)}
+        for column, label in columns.items():
+            known = pd.to_numeric(group[column]).dropna()
+            row[label] = f"{known.median():,.1f}" if len(known) else "–"
+        row["requests"] = int(group["n_completed"].sum())
+        row["failed"] = int(group["n_failed"].sum())
+        rows.append(row)
+    return _sorted(rows, points, "concurrency")
+
+
+def decode_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row per contender and concurrency: medians and ranges over repeats, share of the bound.
+
+    `points` are decode rows of the tidy frame. Speed in tok/s/user, throughput in tok/s of the whole contender.
+    """
+    limit = bounds.set_index("load")["output_throughput_tok_per_s"] if bounds is not None and len(bounds) else {}
+    rows = []
+    for (name, load), group in points.groupby(["contender", "load"], sort=False):
+        throughput = group["output_throughput_tok_per_s"]
+        rows.append(
+            {
+                "contender": name,
+                "concurrency": int(load),
+                "decode speed (tok/s/user)": _spread(group["decode_speed_tok_per_s"]),
+                "throughput (tok/s)": _spread(throughput),
+                "of bound": _share(throughput.median(), limit.get(load)),
+                "TTFT p50 (ms)": _spread(group["ttft_p50_ms"], 0),
+                "occupancy": _spread(group["occupancy"], 2),
+                "window": "/".join(sorted(group["window"].unique())),
+                "n": len(group),
+            }
+        )
+    return _sorted(rows, points, "concurrency")
+
+
+def prefill_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row per contender and step size; throughput in non-cached input tokens per second."""
+    limit = bounds.set_index("load")["input_throughput_tok_per_s"] if bounds is not None and len(bounds) else {}
+    rows = []
+    for (name, load), group in points.groupby(["contender", "load"], sort=False):
+        throughput = group["input_throughput_tok_per_s"]
+        rows.append(
+            {
+                "contender": name,
+                "tokens per step": int(load),
+                "input throughput (tok/s)": _spread(throughput, 0),
+                "of bound": _share(throughput.median(), limit.get(load)),
+                "TTFT p50 (ms)": _spread(group["ttft_p50_ms"], 0),
+                "cached tokens": int(group["cached_input_tokens"].sum()),
+                "n": len(group),
+            }
+        )
+    return _sorted(rows, points, "tokens per step")
+
+
+def _sorted(rows: list[dict], points: pd.DataFrame, load: str) -> pd.DataFrame:
+    order = {name: place for place, name in enumerate(sorted(points["contender"].unique()))}
+    return pd.DataFrame(rows).sort_values(
+        ["contender", load], key=lambda c: c.map(order) if c.name == "contender" else c, ignore_index=True
+    )
+
+
+def multiplier_table(comparison: Comparison) -> pd.DataFrame:
+    """One row per load of B: the direct ratios and both matched multipliers side by side, each with its interval."""
+    rows = []
+    for direct in comparison.direct.itertuples():
+        row = {
+            "load": f"{direct.load_b if pd.notna(direct.load_b) else direct.load_a:g}",
+            "direct, throughput": multiplier_text(direct.ratio, direct.low, direct.high, direct.n),
+        }
+        if comparison.a.has_speed:
+            row["direct, speed"] = multiplier_text(direct.speed_ratio, direct.speed_low, direct.speed_high, direct.n)
+            for label, frame in (
+                ("same speed", comparison.same_speed),
+                ("same throughput", comparison.same_throughput),
+            ):
+                found = frame[(frame["load_b"] == direct.load_b) & ~frame["stated"]]
+                row[label] = _matched_text(next(found.itertuples(), None))
+        row["says"] = direct.verdict
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _matched_text(row) -> str:
+    if row is None or pd.isna(row.estimate):
+        return "not measured"
+    text = multiplier_text(row.estimate, row.low, row.high, row.n)
+    return f"{text} at {row.load_a:.3g}" + (", no difference shown" if row.verdict == "no difference shown" else "")
+
+
+def refusals(comparison: Comparison) -> list[str]:
+    """'same speed at load 1, 4: reason' for every reading that was refused; readings with one reason share a line."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for label, frame in (
+        ("direct", comparison.direct),
+        ("same speed", comparison.same_speed),
+        ("same throughput", comparison.same_throughput),
+    ):
+        for row in frame[frame["refused"].notna()].itertuples():
+            load = row.load_b if pd.notna(row.load_b) else row.load_a
+            for reason in row.refused.split("; "):
+                # "103.1 tok/s/user is above …" differs from row to row only in its target.
+                target, is_, rest = reason.partition(" is ")
+                common = f"is {rest}" if is_ and target[:1].isdigit() else reason
+                where = "a stated target" if pd.isna(load) else f"{load:g}"
+                grouped.setdefault((label, common), []).append(where)
+    return [
+        f"{label} at load {', '.join(loads)}: {'the target ' if reason.startswith('is ') else ''}{reason}"
+        for (label, reason), loads in grouped.items()
+        if reason != "not extrapolated"
+    ]
