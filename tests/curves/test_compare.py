@@ -49,7 +49,7 @@ def test_direct_ratios_are_plain_divisions_and_both_are_kept():
     assert found["ratio"].tolist() == pytest.approx([4, 3])
     assert found["speed_ratio"].tolist() == pytest.approx([2, 1.5])
     assert found["n"].tolist() == [1, 1] and found["low"].isna().all()
-    assert found["floor"].isna().all() and found["verdict"].tolist() == ["A ahead"] * 2
+    assert found["floor"].isna().all() and found["verdict"].tolist() == ["undecided"] * 2
 
 
 def test_a_load_that_only_one_has_is_not_measured_directly():
@@ -59,7 +59,7 @@ def test_a_load_that_only_one_has_is_not_measured_directly():
         None,
         "A (a) was not measured at load 16",
     ]
-    assert found.direct["verdict"].tolist() == ["not measured", "A ahead", "not measured"]
+    assert found.direct["verdict"].tolist() == ["not measured", "undecided", "not measured"]
     assert any("only A (a) has 1, only B (b) has 16; direct ratios exist at 8" in w for w in found.warnings)
 
 

@@ -233,12 +233,13 @@ def test_the_floor_is_a_ratio_of_two_measured_points_and_below_the_estimate(of_a
 @pytest.mark.parametrize(
     "estimate, spans, logs, says",
     [
-        (1.4, [(1.3, 1.5), (1.2, 1.6)], [], "A ahead"),
-        (0.7, [(None, None), (0.6, 0.8)], [], "B ahead"),
+        (1.4, [(1.3, 1.5), (1.2, 1.6)], [0.3, 0.4, 0.3], "A ahead"),
+        (0.7, [(0.65, 0.75), (0.6, 0.8)], [-0.3, -0.4, -0.3], "B ahead"),
         (1.4, [(0.9, 1.9), (1.2, 1.6)], [], "no difference shown"),
         (1.4, [(1.2, 1.6), (1.0, 1.6)], [], "no difference shown"),
         (1.4, [(None, None)], [0.5, -0.1], "no difference shown"),
-        (1.4, [(None, None)], [0.5, 0.2], "A ahead"),
+        (1.4, [(None, None)], [0.5, 0.2], "undecided"),
+        (1.4, [(None, None), (1.2, 1.6)], [0.4], "undecided"),
         (1.0, [(None, None)], [0.0], "no difference shown"),
         (None, [(None, None)], [], "not measured"),
     ],

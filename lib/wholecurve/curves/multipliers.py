@@ -11,7 +11,8 @@ SLOPE_LIMIT = 0.1
 
 UNITS = {"speed": "tok/s/user", "throughput": "tok/s/device"}
 
-AHEAD_A, AHEAD_B = "A ahead", "B ahead"
+MIN_REPEATS = 3  # fewer say nothing about their own spread
+AHEAD_A, AHEAD_B, UNDECIDED = "A ahead", "B ahead", "undecided"
 NO_DIFFERENCE, NOT_MEASURED = "no difference shown", "not measured"
 
 
@@ -112,14 +113,17 @@ def verdict(
     estimate: float | None, spans: Iterable[tuple[float | None, float | None]], log_ratios: Sequence[float]
 ) -> str:
     """Who is ahead. A bracket or interval in ``spans`` that contains 1 shows no difference, and nor do
-    repeats that point both ways where there are too few of them for an interval; without an estimate,
-    nothing was measured."""
+    repeats that point both ways. Fewer than three repeats have no interval and decide nothing: the ratio
+    stands, the verdict is "undecided". Without an estimate, nothing was measured."""
     if estimate is None:
         return NOT_MEASURED
     contains_one = any(low is not None and low <= 1 + SAME and high >= 1 - SAME for low, high in spans)
     both_ways = len(log_ratios) == 2 and min(log_ratios) <= 0 <= max(log_ratios)
+    has_interval = len(log_ratios) >= MIN_REPEATS
     if contains_one or both_ways or abs(estimate - 1) <= SAME:
         return NO_DIFFERENCE
+    if not has_interval:
+        return UNDECIDED
     return AHEAD_A if estimate > 1 else AHEAD_B
 
 

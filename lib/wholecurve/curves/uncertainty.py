@@ -7,7 +7,7 @@ import numpy as np
 
 from wholecurve.curves.curve import Curve
 from wholecurve.curves.interpolate import Axis, ParametricCurve, other_axis
-from wholecurve.curves.multipliers import Refused, read
+from wholecurve.curves.multipliers import MIN_REPEATS, Refused, read
 
 
 def paired_log_ratios(a: Curve, b: Curve, load: float, column: str) -> list[float]:
@@ -24,7 +24,7 @@ def t_interval(log_ratios: Sequence[float], centre: float, confidence: float) ->
     about their own spread.
     """
     n = len(log_ratios)
-    if n < 3:
+    if n < MIN_REPEATS:
         return None, None
     # Imported where it is needed, to keep every analysis command quick to start.
     from scipy.special import stdtrit

@@ -132,7 +132,11 @@ def _sorted(rows: list[dict], points: pd.DataFrame, load: str) -> pd.DataFrame:
 
 
 def multiplier_table(comparison: Comparison) -> pd.DataFrame:
-    """One row per load of B: the direct ratios and both matched multipliers side by side, each with its interval."""
+    """One row per load of B: the direct ratios and both matched multipliers side by side, each with its interval.
+
+    'at' is the matched load of A; * marks a matched multiplier that shows no difference (its interval or bracket has 1
+    inside); `says` is the verdict of the direct throughput ratio.
+    """
     rows = []
     for direct in comparison.direct.itertuples():
         row = {
@@ -156,7 +160,7 @@ def _matched_text(row) -> str:
     if row is None or pd.isna(row.estimate):
         return "not measured"
     text = multiplier_text(row.estimate, row.low, row.high, row.n)
-    return f"{text} at {row.load_a:.3g}" + (", no difference shown" if row.verdict == "no difference shown" else "")
+    return f"{text} at {row.load_a:.3g}{' *' if row.verdict == 'no difference shown' else ''}"
 
 
 def refusals(comparison: Comparison) -> list[str]:

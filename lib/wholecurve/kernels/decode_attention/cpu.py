@@ -1,14 +1,12 @@
 """Paged decode attention in torch: gather the cached tokens, then one fused call per padded length.
 
 The bits of a sequence's output do not depend on the batch it runs in. torch's fused attention alone does not
-give that, because three shapes decide the order in which it sums; all three are fixed here.
+give that, because two shapes decide the order in which it sums; both are fixed here.
 - The padded context follows from the sequence's own length, so a batch runs as one call per distinct width.
   (Padded to the longest of the batch, the products inside cut the context at other places.) Short sequences
   are then not padded to the longest one either.
 - The group of query heads is a multiple of 4: an odd one misaligns the scratch buffer of every second thread, and 2
   rows are summed in another order than the 4 and more of a prefill, which gives the same bits this way.
-- There are at least two (sequence, key-value head) pairs: for a single one the products inside use all
-  threads.
 """
 
 import dataclasses
@@ -93,7 +91,7 @@ def decode_attention_cpu(q, k_cache, v_cache, groups, scale):
 
 
 def attend_grouped(q, k, v, inside, scale):
-    """Fused attention with a group of 4, 8, … and at least two tasks (see the top of this file).
+    """Fused attention with a group of 4, 8, … query heads (see the top of this file).
 
     q: [B, G, R, D] with R query heads per key-value head, k and v: [B, width, G, D], inside: [B, width].
     Returns [B, G, R, D].
@@ -102,7 +100,4 @@ def attend_grouped(q, k, v, inside, scale):
     if group % ROW_MULTIPLE:
         q = F.pad(q, (0, 0, 0, -group % ROW_MULTIPLE))
     mask, k, v = inside[:, None, None, :], k.transpose(1, 2), v.transpose(1, 2)
-    if q.shape[0] * q.shape[1] == 1:
-        q, k, v, mask = (tensor.expand(2, -1, -1, -1) for tensor in (q, k, v, mask))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[:1, :, :group]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[:, :, :group]

@@ -55,8 +55,7 @@ def sequence_tiles(start, end, context):
         width = padded_width(seen)
         stop = min(end, start + width - seen + 1)
         rows = -(-(stop - start) // ROW_MULTIPLE) * ROW_MULTIPLE
-        # the rows that only fill up the last four repeat the last real one
-        last_seen = torch.arange(seen, seen + rows).clamp_(max=seen + stop - start - 1)
+        last_seen = torch.arange(seen, seen + rows)
         tiles.append(Tile(start, stop, torch.arange(width) < last_seen[:, None]))
         start = stop
     return tiles
