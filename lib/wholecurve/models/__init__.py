@@ -1,0 +1,1 @@
+"""Model families, one file each, and everything that turns a checkpoint on disk into one."""
