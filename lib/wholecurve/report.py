@@ -1,0 +1,125 @@
+"""A run as text for the terminal: what was measured, on what, what it says and what it does not."""
+
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wholecurve.curves import Comparison, FullComparison, direct_table, same_speed_table, same_throughput_table
+from wholecurve.curves.tables import summary_table
+from wholecurve.figures.run_figures import comparisons, control_names
+from wholecurve.figures.tables import decode_table, multiplier_table, prefill_table, refusals
+from wholecurve.runs import RunFolder
+from wholecurve.runs.bounds import run_bounds
+from wholecurve.runs.provenance import hardware_line
+
+
+def print_frame(console: Console, frame: pd.DataFrame, title: str) -> None:
+    """A frame of text as a rich table; numbers and ranges to the right, names and words to the left."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    for column in frame.columns:
+        words = column in ("contender", "verdict", "says", "window", "multiplier", "B's operating point")
+        table.add_column(escape(str(column)), justify="left" if words else "right")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console.print(table)
+
+
+def print_ceilings(console: Console, run: RunFolder) -> None:
+    """Hardware line, measured ceilings and what they predict for the model of the run."""
+    plan = run.plan["plan"]
+    console.print(f"[bold]Machine[/]  {escape(hardware_line(run.provenance['hardware']))}")
+    if not run.has("ceilings"):
+        return
+    ceilings = run.read("ceilings")
+    console.print(
+        f"[bold]Ceilings[/] {ceilings['read_bytes_per_s'] / 1e9:.1f} GB/s read, "
+        f"{ceilings['gemm_flops_per_s'] / 1e9:.0f} GFLOP/s {ceilings['dtype']} GEMM, measured in this run "
+        f"on {ceilings['threads']} threads"
+    )
+    decode, prefill = run_bounds(run, "decode"), run_bounds(run, "prefill")
+    parts = []
+    if len(decode):
+        first, last = decode.iloc[0], decode.iloc[-1]
+        parts.append(
+            f"decode at most {first.decode_speed_tok_per_s:.0f} tok/s/user at concurrency {first.load:.0f} and "
+            f"{last.output_throughput_tok_per_s:,.0f} tok/s at {last.load:.0f}"
+        )
+    if len(prefill):
+        best = prefill.loc[prefill["input_throughput_tok_per_s"].idxmax()]
+        parts.append(f"prefill at most {best.input_throughput_tok_per_s:,.0f} tok/s")
+    console.print(
+        f"[bold]Predicts[/] {plan['model']} in {plan['dtype']}: {'; '.join(parts)} (bounds, not measurements)"
+    )
+
+
+def print_agreement(console: Console, run: RunFolder) -> None:
+    """How far each contender's greedy tokens lie from the float32 reference."""
+    if not run.has("agreement"):
+        return
+    for name, found in run.read("agreement").items():
+        console.print(
+            f"[bold]Agrees[/]   {escape(name)}: {found['best_share']:.1%} of {found['tokens']} greedy tokens are the "
+            f"float32 reference's best, the worst lies {found['max_gap']:.2f} logits below it"
+        )
+
+
+def print_comparison(console: Console, comparison: Comparison, control: bool = False) -> None:
+    """One pair of contenders: multipliers by load, what was refused and why, warnings."""
+    note = ", the same engine twice: what lies within these intervals is noise" if control else ""
+    title = f"{comparison.a.name} over {comparison.b.name} ({comparison.a.workload}{note})"
+    print_frame(console, multiplier_table(comparison), title)
+    for reason in refusals(comparison):
+        console.print(f"  [dim]not measured, {escape(reason)}[/]")
+    for warning in comparison.warnings:
+        console.print(f"  [yellow]warning:[/] {escape(warning)}")
+
+
+def print_run(console: Console, run: RunFolder, figures: list[Path] | None = None) -> None:
+    """The whole report of a run."""
+    plan, points = run.plan["plan"], run.points()
+    console.print(
+        f"\n[bold]{escape(run.path.name)}[/]: {escape(plan['model'])}, {plan['dtype']}, "
+        f"{len(points)} points, begun {run.provenance['started']}"
+    )
+    print_ceilings(console, run)
+    print_agreement(console, run)
+    if points.empty:
+        console.print("no point is finished yet")
+        return
+    decode, prefill = (points[points["workload"] == name] for name in ("decode", "prefill"))
+    if len(decode):
+        print_frame(console, decode_table(decode, run_bounds(run, "decode")), "Decode: median (range over repeats)")
+    if len(prefill):
+        print_frame(console, prefill_table(prefill, run_bounds(run, "prefill")), "Prefill: median (range over repeats)")
+    controls = control_names(run)
+    for workload in ("decode", "prefill"):
+        for comparison in comparisons(run, workload):
+            print_comparison(console, comparison, control=comparison.b.name in controls)
+    console.print(
+        "[dim]A/B above 1: the first is ahead. Direct: same concurrency. Same speed: throughput at B's speed. Same "
+        "throughput: speed at B's throughput; 'at' is the matched load of A. [[ ]: 95 % interval over repeats; *: no "
+        "difference shown, 1 lies inside the interval or the bracket.[/]"
+    )
+    console.print(f"Points, traces, provenance and logs: {escape(str(run.path))}")
+    if figures:
+        console.print(
+            f"Figures: {escape(str(figures[0].parent))} ({len(figures)} in SVG light and dark, PNG, with captions)"
+        )
+
+
+def print_full_comparison(console: Console, full: FullComparison) -> None:
+    """Every reading of a comparison with brackets, floors and operating points."""
+    for comparison in (full.decode, full.prefill):
+        if comparison is None:
+            continue
+        title = f"{comparison.a.name} over {comparison.b.name}"
+        print_frame(console, direct_table(comparison), f"{title}: direct, {comparison.a.workload}")
+        if comparison.a.has_speed:
+            print_frame(console, same_speed_table(comparison), f"{title}: same speed (throughput A/B)")
+            print_frame(console, same_throughput_table(comparison), f"{title}: same throughput (speed A/B)")
+            print_frame(console, summary_table(comparison), f"{title}: over the overlap")
+        for warning in comparison.warnings:
+            console.print(f"[yellow]warning:[/] {escape(warning)}")

@@ -1,0 +1,1 @@
+"""Studies: plan and protocol, workloads, contenders in processes of their own, and their measurement."""

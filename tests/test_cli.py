@@ -1,0 +1,125 @@
+"""The command line as a user meets it: documents, one-line errors, and how little it imports."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from wholecurve import __version__
+
+CLI = [sys.executable, "-c", "from wholecurve.cli import main; main()"]
+
+CURVE = """contender,concurrency,decode_speed_tok_per_s,output_throughput_tok_per_s,gpus,repeat
+{name},1,{s1},{t1},1,1
+{name},2,{s2},{t2},1,1
+{name},4,{s4},{t4},1,1
+{name},8,{s8},{t8},1,1
+"""
+
+
+def curve(name, scale):
+    speeds = {c: scale * 100 / (1 + c / 16) for c in (1, 2, 4, 8)}
+    return CURVE.format(
+        name=name, **{f"s{c}": s for c, s in speeds.items()}, **{f"t{c}": c * s for c, s in speeds.items()}
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, scale in (("a", 1.2), ("b", 1.0)):
+        (tmp_path / f"{name}.csv").write_text(curve(name, scale))
+    (tmp_path / "both.csv").write_text(curve("a", 1.2) + curve("b", 1.0).split("\n", 1)[1])
+    return tmp_path
+
+
+def run(*arguments, cwd=None, code=0):
+    result = subprocess.run([*CLI, *arguments], capture_output=True, text=True, cwd=cwd, timeout=120)
+    assert result.returncode == code, result.stderr
+    return result
+
+
+def test_compare_json_has_the_promised_keys(files):
+    document = json.loads(run("compare", "a.csv", "b.csv", "--json", "--at-speed", "82", cwd=files).stdout)
+    assert {"direct", "same_speed", "same_throughput", "summary", "warnings"} <= set(document)
+    for key, value in (("direct", "ratio"), ("same_speed", "estimate"), ("same_throughput", "estimate")):
+        for row in document[key]:
+            assert {"load_a", "load_b", "speed", "throughput", value, "low", "high", "floor", "refused"} <= set(row)
+    assert [row["ratio"] for row in document["direct"]] == pytest.approx([1.2] * 4)
+    stated = document["same_speed"][-1]
+    assert stated["stated"] and stated["estimate"] > 1.2
+    assert any("n = 1" in warning for warning in document["warnings"])
+
+
+def test_compare_table_says_n_1_and_reasons(files):
+    text = run("compare", "both.csv:a", "both.csv:b", cwd=files).stdout
+    assert "n = 1, no interval" in text and "not extrapolated" in text and "same throughput" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "a.csv", "missing.csv"], "missing.csv: no such run folder or file"),
+        (["compare", "both.csv", "b.csv"], "both.csv: has 2 contenders, name one: both.csv:a, both.csv:b"),
+        (["compare", "both.csv:c", "b.csv"], "both.csv:c: no contender 'c'; there is: a, b"),
+        (["compare", "a.csv", "b.csv", "--at-speed", "-3"], "target speed is -3"),
+        (["compare", ".", "b.csv"], "not a run folder"),
+        (["show", "nowhere"], "nowhere: no such run folder"),
+        (["study", "nowhere.yaml"], "nowhere.yaml: no such plan file"),
+        (["model", "fetch", "gpt-5"], "no embedded model 'gpt-5'"),
+        (["generate", "hi", "--model", "no/such.gguf"], "no/such.gguf"),
+        (["generate", "hi", "--max-tokens", "0"], "max_new_tokens is 0"),
+        (["figures", "nowhere"], "nowhere: no such run folder"),
+    ],
+)
+def test_user_errors_are_one_line(files, arguments, message):
+    result = run(*arguments, cwd=files, code=2)
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("wholecurve: ")
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_unknown_options_and_version(files):
+    assert run("--version").stdout == f"wholecurve {__version__}\n"
+    assert "No such option" in run("compare", "a.csv", "b.csv", "--at-sped", "3", cwd=files, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import wholecurve",
+        "import wholecurve.curves",
+        "import wholecurve.readers",
+        "import wholecurve.runs",
+        "import wholecurve.figures",
+        "import wholecurve.report",
+        "import wholecurve.studies.plan",
+        "import wholecurve.cli",
+    ],
+)
+def test_analysis_never_pulls_torch(statement):
+    check = (
+        f"{statement}; import sys; print(sorted({{'torch', 'triton', 'transformers', 'openvino'}} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_compare_pulls_no_torch_either(files):
+    check = (
+        "import sys\nfrom wholecurve.cli import main\n"
+        "sys.argv = ['wholecurve', 'compare', 'a.csv', 'b.csv', '--json']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'torch', 'triton', 'transformers', 'matplotlib.pyplot'} & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, cwd=files, check=True)
+    assert result.stderr.strip() == "[]"
+
+
+def test_piped_output_is_not_folded_at_80_columns(files):
+    environment = {**os.environ, "COLUMNS": "80"}
+    result = subprocess.run(
+        [*CLI, "compare", "a.csv", "b.csv"], capture_output=True, text=True, cwd=files, env=environment
+    )
+    assert any(len(line) > 100 for line in result.stdout.splitlines())
