@@ -177,12 +177,15 @@ def run_figures(run: RunFolder) -> Iterator[RunFigure]:
         yield from _multiplier_figures(run, decode)
 
 
+def figure_data(figure: RunFigure) -> pd.DataFrame:
+    """The rows that a figure shows, without the columns that are not numbers of it."""
+    return figure.data.drop(columns=[name for name in ("settings", "worker_started") if name in figure.data])
+
+
 def save_run_figures(run: RunFolder, folder: Path) -> list[Path]:
     """Write every figure of a run to `folder`; returns the PNG paths."""
-    source, columns = source_line(run), ["settings", "worker_started"]
-    paths = []
+    source, paths = source_line(run), []
     for figure in run_figures(run):
-        data = figure.data.drop(columns=[name for name in columns if name in figure.data])
         written = save_figure(
             figure.make,
             figure.name,
@@ -191,7 +194,7 @@ def save_run_figures(run: RunFolder, folder: Path) -> list[Path]:
             caption=figure.caption,
             alt=figure.alt,
             source=source,
-            data=data,
+            data=figure_data(figure),
         )
         paths.append(written["png"])
     return paths

@@ -108,7 +108,7 @@ def resolve(model: str) -> ModelFiles:
         if path.suffix != ".gguf":
             raise UserError(f"{path}: a model file must be a .gguf; for safetensors give its folder")
         return ModelFiles(path.stem, path, None)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not model.endswith(".gguf"):
+    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", model) and not model.endswith(".gguf"):
         return ModelFiles(model, None, _hub_snapshot(model))
     raise UserError(
         f"model {model!r}: no such file or folder, and not an embedded model ({', '.join(EMBEDDED)}) "

@@ -64,9 +64,7 @@ def launch_scope():
     patched = set()
 
     def call_device_function(self, *arguments, **keywords):
-        languages = frozenset(
-            id(value) for value in self.fn.__globals__.values() if value is tl or value is tl.core
-        )
+        languages = frozenset(id(value) for value in self.fn.__globals__.values() if value is tl or value is tl.core)
         if not languages <= patched:
             interpreter._patch_lang(self.fn)
             patched.update(languages)

@@ -59,9 +59,7 @@ def encode(values, dtype):
     if dtype != tl.bfloat16:
         largest = float(ml_dtypes.finfo(STORED_AS_BITS[dtype]).max)
         values = np.where(np.isnan(values), values, np.clip(values, -largest, largest))
-    return TensorHandle(
-        np.ascontiguousarray(values.astype(STORED_AS_BITS[dtype])).view(bits_dtype(dtype)), dtype
-    )
+    return TensorHandle(np.ascontiguousarray(values.astype(STORED_AS_BITS[dtype])).view(bits_dtype(dtype)), dtype)
 
 
 def binary_op(self, left, right, operation):

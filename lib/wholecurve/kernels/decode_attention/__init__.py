@@ -33,23 +33,18 @@ def decode_attention(q, k_cache, v_cache, block_table, context_lens, scale, form
     plan: None, or what `plan_decode_attention` gave for this block_table and these context_lens.
     ValueError for shapes or dtypes outside this contract.
     """
-    forms.require(
-        q.dim() == 3, f"decode_attention: q must be [sequences, heads, head size], it is {tuple(q.shape)}"
-    )
+    forms.require(q.dim() == 3, f"decode_attention: q must be [sequences, heads, head size], it is {tuple(q.shape)}")
     num_sequences, num_heads, head_dim = q.shape
     forms.require(
         k_cache.shape == v_cache.shape and k_cache.dim() == 4 and k_cache.shape[3] == head_dim,
-        f"decode_attention: caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)} "
-        f"do not fit q {tuple(q.shape)}",
+        f"decode_attention: caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)} do not fit q {tuple(q.shape)}",
     )
     forms.require(
         num_heads % k_cache.shape[2] == 0,
         f"decode_attention: {num_heads} query heads are no multiple of {k_cache.shape[2]} key-value heads",
     )
     forms.require(
-        block_table.dim() == 2
-        and block_table.shape[0] == num_sequences
-        and context_lens.shape == (num_sequences,),
+        block_table.dim() == 2 and block_table.shape[0] == num_sequences and context_lens.shape == (num_sequences,),
         f"decode_attention: block_table {tuple(block_table.shape)} and context_lens "
         f"{tuple(context_lens.shape)} do not fit {num_sequences} sequences",
     )

@@ -37,9 +37,7 @@ def plan_groups(block_table, context_lens, block_size):
     """The WidthGroups of a batch, the same for every layer; sequences without context are in none."""
     contexts, reach = context_lens.tolist(), block_table.shape[1] * block_size
     longest = max(contexts, default=0)
-    require(
-        longest <= reach, f"decode_attention: a context of {longest} tokens but a block_table for {reach}"
-    )
+    require(longest <= reach, f"decode_attention: a context of {longest} tokens but a block_table for {reach}")
     members = {}
     for sequence, context in enumerate(contexts):
         if context:

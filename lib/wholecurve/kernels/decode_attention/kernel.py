@@ -135,9 +135,7 @@ def merge_splits_kernel(
     tl.store(out + row * HEAD_DIM + dims, acc.to(out.dtype.element_ty), mask=dim_inside)
 
 
-def decode_attention_launches(
-    q, k_cache, v_cache, block_table, context_lens, scale, split_tokens=SPLIT_TOKENS
-):
+def decode_attention_launches(q, k_cache, v_cache, block_table, context_lens, scale, split_tokens=SPLIT_TOKENS):
     """([attend launch, merge launch], out) for inputs as in
     `wholecurve.kernels.decode_attention.decode_attention`.
 

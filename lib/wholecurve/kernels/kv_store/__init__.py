@@ -23,17 +23,12 @@ def store_kv(k, v, k_cache, v_cache, slots, form=None):
     for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
         forms.require(
             new.shape == (slots.shape[0], *cache.shape[2:]) and cache.shape[:2] == (num_blocks, block_size),
-            f"store_kv: {name} is {tuple(new.shape)} for {slots.shape[0]} slots "
-            f"of a cache {tuple(cache.shape)}",
+            f"store_kv: {name} is {tuple(new.shape)} for {slots.shape[0]} slots of a cache {tuple(cache.shape)}",
         )
-        forms.require(
-            new.dtype == cache.dtype, f"store_kv: {name} is {new.dtype} but its cache is {cache.dtype}"
-        )
+        forms.require(new.dtype == cache.dtype, f"store_kv: {name} is {new.dtype} but its cache is {cache.dtype}")
     if slots.numel():
         low, high = (int(bound) for bound in slots.aminmax())
         if low < -1 or high >= num_blocks * block_size:
-            raise IndexError(
-                f"store_kv: slots {low}..{high} leave the cache of {num_blocks * block_size} slots"
-            )
+            raise IndexError(f"store_kv: slots {low}..{high} leave the cache of {num_blocks * block_size} slots")
     chosen = forms.choose_form(form, k_cache.device, FORMS)
     (store_kv_cpu if chosen == "cpu" else store_kv_reference)(k, v, k_cache, v_cache, slots)

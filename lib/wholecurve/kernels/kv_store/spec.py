@@ -7,8 +7,7 @@ TESTS = [
     for num_tokens, kv_heads, block_size in [(0, 1, 16), (1, 1, 1), (127, 3, 16), (128, 2, 5), (129, 1, 128)]
 ]
 BENCH = [
-    {"num_tokens": num_tokens, "num_kv_heads": 8, "head_dim": 128, "block_size": 16}
-    for num_tokens in (1, 64, 8192)
+    {"num_tokens": num_tokens, "num_kv_heads": 8, "head_dim": 128, "block_size": 16} for num_tokens in (1, 64, 8192)
 ]
 
 

@@ -22,9 +22,7 @@ def plan_prefill_attention(block_table, context_lens, cu_q, block_size, form=Non
     return plan_tiles(block_table, as_list(context_lens), as_list(cu_q), block_size)
 
 
-def prefill_attention(
-    q, k_cache, v_cache, block_table, context_lens, cu_q, scale, form=None, *, plan=None
-):
+def prefill_attention(q, k_cache, v_cache, block_table, context_lens, cu_q, scale, form=None, *, plan=None):
     """Causal attention of each sequence's new tokens over its cached prefix and themselves.
 
     q: [T, H, D], the new tokens of all sequences one after the other; sequence b owns rows cu_q[b] to cu_q[b
@@ -37,13 +35,10 @@ def prefill_attention(
     this contract.
     """
     context_lens, cu_q = as_list(context_lens), as_list(cu_q)
-    forms.require(
-        q.dim() == 3, f"prefill_attention: q must be [tokens, heads, head size], it is {tuple(q.shape)}"
-    )
+    forms.require(q.dim() == 3, f"prefill_attention: q must be [tokens, heads, head size], it is {tuple(q.shape)}")
     forms.require(
         k_cache.shape == v_cache.shape and k_cache.dim() == 4 and k_cache.shape[3] == q.shape[2],
-        f"prefill_attention: caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)} "
-        f"do not fit q {tuple(q.shape)}",
+        f"prefill_attention: caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)} do not fit q {tuple(q.shape)}",
     )
     forms.require(
         q.shape[1] % k_cache.shape[2] == 0,

@@ -19,9 +19,7 @@ def prefill_attention_reference(q, k_cache, v_cache, block_table, context_lens, 
         )
         scores = torch.einsum("thd,shd->hts", q[start:end].to(wide), k) * scale
         # bottom-right alignment: the last query sees the whole context
-        seen = torch.ones(end - start, context, dtype=torch.bool, device=q.device).tril(
-            context - (end - start)
-        )
+        seen = torch.ones(end - start, context, dtype=torch.bool, device=q.device).tril(context - (end - start))
         weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1).masked_fill(~seen, 0)
         out[start:end] = torch.einsum("hts,shd->thd", weights, v).to(q.dtype)
     return out

@@ -27,21 +27,16 @@ def rms_norm(x, weight, eps, residual=None, form=None, *, style="llama"):
     """
     forms.require(x.dim() == 2, f"rms_norm: x must be [tokens, hidden], it has shape {tuple(x.shape)}")
     hidden = x.shape[1]
-    forms.require(
-        weight.shape == (hidden,), f"rms_norm: weight must be [{hidden}], it is {tuple(weight.shape)}"
-    )
+    forms.require(weight.shape == (hidden,), f"rms_norm: weight must be [{hidden}], it is {tuple(weight.shape)}")
     forms.require(weight.dtype == x.dtype, f"rms_norm: weight is {weight.dtype} but x is {x.dtype}")
     forms.require(style in STYLES, f"rms_norm: style {style!r} is not one of {', '.join(STYLES)}")
     for name, tensor in (("x", x), ("residual", residual)):
         if tensor is not None:
-            forms.require(
-                tensor.stride(1) == 1 or hidden == 1, f"rms_norm: last dimension of {name} is strided"
-            )
+            forms.require(tensor.stride(1) == 1 or hidden == 1, f"rms_norm: last dimension of {name} is strided")
     if residual is not None:
         forms.require(
             residual.shape == x.shape and residual.dtype == x.dtype,
-            f"rms_norm: residual must be {tuple(x.shape)} {x.dtype}, "
-            f"it is {tuple(residual.shape)} {residual.dtype}",
+            f"rms_norm: residual must be {tuple(x.shape)} {x.dtype}, it is {tuple(residual.shape)} {residual.dtype}",
         )
     chosen = forms.choose_form(form, x.device, FORMS)
     if chosen == "reference":

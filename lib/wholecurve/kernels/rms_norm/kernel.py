@@ -52,9 +52,7 @@ def rms_norm_kernel(
 def rms_norm_launch(x, weight, eps, residual=None, style="llama"):
     """(launch, out, new residual or None) for inputs as in `wholecurve.kernels.rms_norm.rms_norm`."""
     num_tokens, hidden = x.shape
-    require(
-        x.dtype in DTYPES, f"rms_norm: the Triton form takes {', '.join(map(str, DTYPES))}, x is {x.dtype}"
-    )
+    require(x.dtype in DTYPES, f"rms_norm: the Triton form takes {', '.join(map(str, DTYPES))}, x is {x.dtype}")
     require(hidden <= MAX_HIDDEN, f"rms_norm: the Triton form takes rows up to {MAX_HIDDEN}, x has {hidden}")
     require(weight.is_contiguous(), "rms_norm: weight must be contiguous")
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)

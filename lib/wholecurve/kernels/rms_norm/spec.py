@@ -14,9 +14,7 @@ TESTS = [
     ]
 ]
 BENCH = [
-    {"num_tokens": num_tokens, "hidden": hidden}
-    for hidden in (576, 4096, 7168)
-    for num_tokens in (1, 64, 1024, 8192)
+    {"num_tokens": num_tokens, "hidden": hidden} for hidden in (576, 4096, 7168) for num_tokens in (1, 64, 1024, 8192)
 ] + [{"num_tokens": 8192 * 64, "hidden": 128}]
 
 

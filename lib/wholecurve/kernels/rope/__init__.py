@@ -24,13 +24,9 @@ def rope(x, positions, cos, sin, form=None):
     of torch); ValueError for shapes.
     """
     forms.require(x.dim() == 3, f"rope: x must be [tokens, heads, head size], it has shape {tuple(x.shape)}")
-    forms.require(
-        positions.shape == x.shape[:1], f"rope: {x.shape[0]} tokens but positions {tuple(positions.shape)}"
-    )
+    forms.require(positions.shape == x.shape[:1], f"rope: {x.shape[0]} tokens but positions {tuple(positions.shape)}")
     forms.require(cos.shape == sin.shape, f"rope: cos is {tuple(cos.shape)} but sin is {tuple(sin.shape)}")
-    forms.require(
-        2 * cos.shape[1] <= x.shape[2], f"rope: tables rotate {2 * cos.shape[1]} of {x.shape[2]} channels"
-    )
+    forms.require(2 * cos.shape[1] <= x.shape[2], f"rope: tables rotate {2 * cos.shape[1]} of {x.shape[2]} channels")
     forms.choose_form(form, x.device, FORMS)
     try:
         return rope_reference(x, positions, cos, sin)

@@ -12,10 +12,7 @@ TESTS = [
         (129, 1, 80, 80),
     ]
 ]
-BENCH = [
-    {"num_tokens": num_tokens, "heads": 40, "head_dim": 128, "rotary_dim": 128}
-    for num_tokens in (1, 64, 8192)
-]
+BENCH = [{"num_tokens": num_tokens, "heads": 40, "head_dim": 128, "rotary_dim": 128} for num_tokens in (1, 64, 8192)]
 
 
 def cost(num_tokens, heads, head_dim, rotary_dim, item_bytes, distinct_positions=None, table_item_bytes=4):

@@ -20,11 +20,7 @@ def swiglu(gate_up, form=None):
     Hugging Face Llama). Bits of a row do not depend on the batch where I is a multiple of 64; a strided row
     may differ in its last bit. A gate of −inf gives NaN (−inf · 0), as in torch. ValueError for an odd width.
     """
-    forms.require(
-        gate_up.dim() == 2, f"swiglu: gate_up must be [tokens, 2 · I], its shape is {tuple(gate_up.shape)}"
-    )
-    forms.require(
-        gate_up.shape[1] % 2 == 0, f"swiglu: the width of gate_up must be even, it is {gate_up.shape[1]}"
-    )
+    forms.require(gate_up.dim() == 2, f"swiglu: gate_up must be [tokens, 2 · I], its shape is {tuple(gate_up.shape)}")
+    forms.require(gate_up.shape[1] % 2 == 0, f"swiglu: the width of gate_up must be even, it is {gate_up.shape[1]}")
     chosen = forms.choose_form(form, gate_up.device, FORMS)
     return swiglu_cpu(gate_up) if chosen == "cpu" else swiglu_reference(gate_up)
