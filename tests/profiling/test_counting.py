@@ -44,9 +44,7 @@ def test_a_reread_counts_again_but_not_as_unique():
     assert float(out) == 48
     assert counts.load_bytes == 2 * 3 * 16 * 4 and counts.unique_load_bytes == 3 * 16 * 4 + 16 * 4
     assert counts.atomic_bytes == 3 * 4
-    assert (
-        counts.elementwise == 3 * (16 + 16) and counts.transcendental == 3 * 16
-    )  # products and sums; exponentials
+    assert counts.elementwise == 3 * (16 + 16) and counts.transcendental == 3 * 16  # products and sums; exponentials
 
 
 def test_a_product_costs_two_flops_per_multiply_add():

@@ -52,13 +52,9 @@ def program_kernel(out):
 def spread(seed, size=4096):
     """Numbers over the whole range of fp16, with zeros, ties and infinities among them."""
     generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(size, generator=generator) * 2.0 ** torch.randint(
-        -12, 12, (size,), generator=generator
-    )
+    values = torch.randn(size, generator=generator) * 2.0 ** torch.randint(-12, 12, (size,), generator=generator)
     values[:5] = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])
-    values[5:9] = torch.tensor(
-        [1 + 2**-8, 1 + 3 * 2**-8, 2.0**-130, 1e38]
-    )  # bf16 ties, a subnormal, near overflow
+    values[5:9] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8, 2.0**-130, 1e38])  # bf16 ties, a subnormal, near overflow
     return values
 
 
@@ -75,9 +71,7 @@ def test_cast_to_bf16_rounds_to_nearest_even():
     assert same(back, out)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "largest"), [(torch.float8_e4m3fn, 448.0), (torch.float8_e5m2, 57344.0)], ids=str
-)
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float8_e4m3fn, 448.0), (torch.float8_e5m2, 57344.0)], ids=str)
 def test_cast_to_fp8_rounds_and_saturates(dtype, largest):
     x = spread(1)
     out = torch.empty(4096, dtype=dtype)
@@ -110,9 +104,7 @@ def test_tf32_drops_thirteen_bits_and_ieee_does_not():
     interpret(dot_kernel)[(1,)](x, y, out, PRECISION="ieee", BLOCK=32)
     assert torch.allclose(out, x @ y, atol=1e-5)
     interpret(dot_kernel)[(1,)](x, y, out, PRECISION="tf32", BLOCK=32)
-    cut = [
-        torch.from_numpy((t.numpy().view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)) for t in (x, y)
-    ]
+    cut = [torch.from_numpy((t.numpy().view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)) for t in (x, y)]
     assert torch.allclose(out, cut[0] @ cut[1], atol=1e-5) and not torch.allclose(out, x @ y, atol=1e-5)
 
 
@@ -124,17 +116,13 @@ def test_grid_and_strided_views():
 
 def test_compiling_still_works_after_interpreting_a_device_function():
     """tl.sum is a device function: the stock interpreter leaves triton.language patched after one."""
-    before = {
-        name: dict(vars(place)) for name, place in (("tl", tl), ("core", tl.core), ("tensor", tl.tensor))
-    }
+    before = {name: dict(vars(place)) for name, place in (("tl", tl), ("core", tl.core), ("tensor", tl.tensor))}
     x, out = torch.arange(16.0), torch.zeros(1)
     for _ in range(2):
         interpret(sum_kernel)[(1,)](x, out, BLOCK=16)
         assert float(out) == 120
         assert compile_launch(Launch(sum_kernel, (1,), (x, out), {"BLOCK": 16}), "sm_90").asm["ptx"]
-    after = {
-        name: dict(vars(place)) for name, place in (("tl", tl), ("core", tl.core), ("tensor", tl.tensor))
-    }
+    after = {name: dict(vars(place)) for name, place in (("tl", tl), ("core", tl.core), ("tensor", tl.tensor))}
     for name, attributes in before.items():
         assert {key for key in attributes if after[name].get(key) is not attributes[key]} <= {"__weakref__"}
 

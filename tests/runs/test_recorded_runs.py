@@ -1,0 +1,68 @@
+"""The recorded runs that notebooks replay: complete, derived from their traces, and what the committed figures show."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wholecurve.curves.metrics import reduce_prefill, reduce_trace
+from wholecurve.figures.run_figures import figure_data, run_figures
+from wholecurve.figures.save import data_sha256
+from wholecurve.runs import RunFolder
+from wholecurve.studies.plan import HARNESS_VERSION, Plan
+from wholecurve.studies.protocol import schedule
+
+ROOT = Path(__file__).parents[2]
+RECORDED = sorted((ROOT / "data" / "runs").glob("recorded-*"))
+
+
+@pytest.fixture(params=RECORDED, ids=lambda path: path.name)
+def run(request):
+    return RunFolder.open(request.param)
+
+
+def test_there_is_a_recorded_run():
+    assert "recorded-quick" in [path.name for path in RECORDED]
+
+
+def test_it_is_complete_and_of_the_plan_that_it_names(run):
+    plan = Plan.model_validate(run.plan["plan"])
+    assert run.plan["harness_version"] == HARNESS_VERSION
+    assert run.plan["plan_hash"] == plan.document()["plan_hash"]
+    assert set(run.point_ids()) == {point.point_id for point in schedule(plan)}
+    assert run.provenance["git"]["commit"] and run.provenance["packages"]["torch"]
+    assert set(run.read("agreement")) == {contender.name for contender in plan.contenders}
+
+
+def test_every_point_follows_from_its_trace(run):
+    for point_id, row in zip(run.point_ids(), map(run.read, [f"points/{p}" for p in run.point_ids()])):
+        reduce = reduce_trace if row["workload"] == "decode" else reduce_prefill
+        derived = reduce(run.trace(point_id), row["load"])
+        for name, value in derived.items():
+            assert row[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), point_id
+
+
+def test_no_measurement_lies_above_its_bound(run):
+    from wholecurve.runs.bounds import run_bounds
+
+    points = run.points()
+    for workload, column in (
+        ("decode", "output_throughput_tok_per_s"),
+        ("decode", "decode_speed_tok_per_s"),
+        ("prefill", "input_throughput_tok_per_s"),
+    ):
+        bounds = run_bounds(run, workload).set_index("load")[column]
+        rows = points[points["workload"] == workload]
+        assert (rows[column] <= rows["load"].map(bounds)).all(), f"{workload}: more than 100 % of a ceiling is an error"
+
+
+def test_committed_figures_show_the_recorded_run():
+    run = RunFolder.open(ROOT / "data" / "runs" / "recorded-quick")
+    figures = {figure.name: figure for figure in run_figures(run)}
+    committed = {path.stem: json.loads(path.read_text()) for path in (ROOT / "figures").glob("*.json")}
+    assert set(figures) == set(committed), "run `make figures`"
+    for name, sidecar in committed.items():
+        assert sidecar["data_sha256"] == data_sha256(figure_data(figures[name])), f"{name}: run `make figures`"
+        assert sidecar["caption"] == figures[name].caption and sidecar["alt"] == figures[name].alt
+        for kind in ("light.svg", "dark.svg", "png"):
+            assert (ROOT / "figures" / f"{name}.{kind}").exists()
