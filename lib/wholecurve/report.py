@@ -10,7 +10,7 @@ from rich.table import Table
 from wholecurve.curves import Comparison, FullComparison, direct_table, same_speed_table, same_throughput_table
 from wholecurve.curves.tables import summary_table
 from wholecurve.figures.run_figures import comparisons, control_names
-from wholecurve.figures.tables import decode_table, multiplier_table, prefill_table, refusals
+from wholecurve.figures.tables import decode_table, multiplier_table, noise_sentence, prefill_table, refusals
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import run_bounds
 from wholecurve.runs.provenance import hardware_line
@@ -18,7 +18,8 @@ from wholecurve.runs.provenance import hardware_line
 
 def print_frame(console: Console, frame: pd.DataFrame, title: str) -> None:
     """A frame of text as a rich table; numbers and ranges to the right, names and words to the left."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    console.print(f"\n[bold]{escape(title)}[/]")
+    table = Table(header_style="bold", expand=False)
     for column in frame.columns:
         words = column in ("contender", "verdict", "says", "window", "multiplier", "B's operating point")
         table.add_column(escape(str(column)), justify="left" if words else "right")
@@ -75,6 +76,8 @@ def print_comparison(console: Console, comparison: Comparison, control: bool = F
         console.print(f"  [dim]not measured, {escape(reason)}[/]")
     for warning in comparison.warnings:
         console.print(f"  [yellow]warning:[/] {escape(warning)}")
+    if control:
+        console.print(f"  {escape(noise_sentence(comparison))}")
 
 
 def print_run(console: Console, run: RunFolder, figures: list[Path] | None = None) -> None:
@@ -100,8 +103,8 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
             print_comparison(console, comparison, control=comparison.b.name in controls)
     console.print(
         "[dim]A/B above 1: the first is ahead. Direct: same concurrency. Same speed: throughput at B's speed. Same "
-        "throughput: speed at B's throughput; 'at' is the matched load of A. [[ ]: 95 % interval over repeats; *: no "
-        "difference shown, 1 lies inside the interval or the bracket.[/]"
+        "throughput: speed at B's throughput; 'at' is the matched load of A. \\[low, high]: 95 % interval over "
+        "repeats; *: no difference shown, 1 lies inside the interval or the bracket.[/]"
     )
     console.print(f"Points, traces, provenance and logs: {escape(str(run.path))}")
     if figures:

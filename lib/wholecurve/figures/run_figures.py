@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from wholecurve.curves import Comparison, Curve, compare
+from wholecurve.curves.multipliers import AHEAD_A, AHEAD_B
 from wholecurve.errors import UserError
 from wholecurve.figures.curve import throughput_vs_concurrency, throughput_vs_speed
 from wholecurve.figures.matched import matched_points
@@ -139,7 +140,7 @@ def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFig
             lambda ax, comparison=comparison: multiplier_plot(comparison, ax),
             both,
         )
-        row = _largest_readable(comparison)
+        row = None if b in control_names(run) else _clearest_row(comparison)
         if row is not None:
             yield RunFigure(
                 f"matched_points_{_slug(b)}",
@@ -154,10 +155,10 @@ def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFig
             )
 
 
-def _largest_readable(comparison: Comparison) -> dict | None:
-    """The matched row that lies furthest from 1, of either kind; None when all are refused."""
+def _clearest_row(comparison: Comparison) -> dict | None:
+    """The matched row that lies furthest from 1 among those that show a difference; None where none does."""
     rows = pd.concat([comparison.same_speed, comparison.same_throughput])
-    rows = rows[rows["estimate"].notna()]
+    rows = rows[rows["verdict"].isin([AHEAD_A, AHEAD_B])]
     if rows.empty:
         return None
     return rows.iloc[int((rows["estimate"] - 1).abs().to_numpy().argmax())].to_dict()

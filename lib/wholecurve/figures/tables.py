@@ -184,3 +184,17 @@ def refusals(comparison: Comparison) -> list[str]:
         for (label, reason), loads in grouped.items()
         if reason != "not extrapolated"
     ]
+
+
+def noise_sentence(control: Comparison) -> str:
+    """What an A/A control says about noise: the range of its ratios and how many intervals miss 1 all the same."""
+    frames = [(control.direct, "ratio"), (control.same_speed, "estimate"), (control.same_throughput, "estimate")]
+    ratios = pd.concat([frame[column] for frame, column in frames]).dropna()
+    intervals = pd.concat([frame[["low", "high"]] for frame, _ in frames]).dropna()
+    if ratios.empty:
+        return "control: nothing could be read"
+    missed = int(((intervals["low"] > 1) | (intervals["high"] < 1)).sum())
+    return (
+        f"control: the same engine differs from itself by {ratios.min():.2f}× to {ratios.max():.2f}×; {missed} of "
+        f"{len(intervals)} intervals miss 1 (1 in 20 is expected). Believe no smaller difference."
+    )
