@@ -12,7 +12,7 @@ from wholecurve.curves.tables import summary_table
 from wholecurve.figures.run_figures import comparisons, control_names
 from wholecurve.figures.tables import decode_table, multiplier_table, noise_sentence, prefill_table, refusals
 from wholecurve.runs import RunFolder
-from wholecurve.runs.bounds import run_bounds
+from wholecurve.runs.bounds import above_bound, run_bounds
 from wholecurve.runs.provenance import hardware_line
 
 
@@ -97,6 +97,8 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
         print_frame(console, decode_table(decode, run_bounds(run, "decode")), "Decode: median (range over repeats)")
     if len(prefill):
         print_frame(console, prefill_table(prefill, run_bounds(run, "prefill")), "Prefill: median (range over repeats)")
+    for sentence in above_bound(run):
+        console.print(f"[red]error:[/] {escape(sentence)}; the ceilings were measured too low, or the point is wrong")
     controls = control_names(run)
     for workload in ("decode", "prefill"):
         for comparison in comparisons(run, workload):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import PchipInterpolator
 
 from wholecurve.curves import ParametricCurve
-from wholecurve.curves.interpolate import is_flat
+from wholecurve.curves.interpolate import Solution, is_flat
 
 
 def made(loads, speeds, throughputs=None):
@@ -19,10 +19,14 @@ def made(loads, speeds, throughputs=None):
 def test_every_crossing_is_found_and_lies_on_the_curve(speeds, where):
     loads = [2.0**k for k in range(len(speeds))]
     target = float(np.exp(np.log(min(speeds)) * (1 - where) + np.log(max(speeds)) * where))
-    found = made(loads, speeds).solve("speed", target)
+    curve = made(loads, speeds)
+    found = curve.solve("speed", target)
     reference = PchipInterpolator(np.log(loads), np.log(speeds))
     for solution in found:
-        assert reference(np.log(solution.load)) == pytest.approx(np.log(target), abs=1e-9)
+        assert loads[solution.interval] <= solution.load <= loads[min(solution.interval + 1, len(loads) - 1)]
+        assert np.log(curve.at("speed", solution)) == pytest.approx(np.log(target), abs=1e-9)
+        if len(loads) < 4 or 0 < solution.interval < len(loads) - 2:
+            assert reference(np.log(solution.load)) == pytest.approx(np.log(target), abs=1e-9)
     signs = np.sign(np.log(speeds) - np.log(target))
     if (abs(np.log(speeds) - np.log(target)) > 1e-9).all():
         assert len(found) == np.count_nonzero(np.diff(signs))
@@ -35,6 +39,24 @@ def test_the_other_axis_is_read_from_scipys_pchip():
     reference = PchipInterpolator(np.log(GRID), np.log(curve.values["throughput"]))
     assert curve.at("throughput", solution) == pytest.approx(np.exp(reference(np.log(solution.load))), rel=1e-12)
     assert curve.slope("throughput", solution) == pytest.approx(reference(np.log(solution.load), 1), rel=1e-12)
+
+
+@given(st.lists(st.floats(1, 1000), min_size=2, max_size=8), st.integers(0, 6), st.floats(0, 1))
+def test_between_neighbouring_points_the_curve_stays_between_their_values(speeds, interval, where):
+    interval = min(interval, len(speeds) - 2)
+    curve = made([2.0**k for k in range(len(speeds))], speeds)
+    solution = Solution(2.0 ** (interval + where), interval, None)
+    low, high = sorted(speeds[interval : interval + 2])
+    assert low * (1 - 1e-9) <= curve.at("speed", solution) <= high * (1 + 1e-9)
+
+
+def test_end_slopes_are_exact_for_cubics():
+    x = np.log([1.0, 2.0, 5.0, 8.0, 20.0, 30.0])
+    logs = 4 - 0.1 * x - 0.02 * x**2 - 0.005 * x**3
+    curve = made(np.exp(x), np.exp(logs))
+    for at, interval in ((0, 0), (-1, 4)):
+        exact = -0.1 - 0.04 * x[at] - 0.015 * x[at] ** 2
+        assert curve.slope("speed", Solution(float(np.exp(x[at])), interval, None)) == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("k", [0, 3, 7])

@@ -66,6 +66,7 @@ def logits_of_every_token(engine, requests):
     return tokens, {name: torch.stack(rows) for name, rows in logits.items()}
 
 
+@pytest.mark.bit_exact
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("max_batch_tokens", [1, 7, 33, 400])
@@ -91,7 +92,12 @@ REAL_NEW_TOKENS = 32
 
 
 @pytest.mark.real_model
-@pytest.mark.parametrize("real_model", [torch.float32, torch.bfloat16], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "real_model",
+    [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.bit_exact)],
+    indirect=True,
+    ids=str,
+)
 def test_smollm2_tokens_alone_and_in_any_batch(real_model):
     """Slow (40 s in float32, 15 s in bfloat16, on one core).
 

@@ -1,7 +1,7 @@
 """On the CPU a query's attention depends on its position alone: bit for bit, however its prompt is cut, also in decode.
 
 This is what makes greedy tokens identical across batching, chunking and recomputation. It rests on how torch's products
-order their sums, which these tests pin for the processor that they run on.
+order their sums, which these tests pin for processors with AVX-512 BF16.
 """
 
 from itertools import pairwise
@@ -12,6 +12,8 @@ import torch
 from wholecurve.kernels.decode_attention import decode_attention
 from wholecurve.kernels.prefill_attention import prefill_attention
 from wholecurve.models.linear import linear
+
+pytestmark = pytest.mark.bit_exact
 
 HEADS = [(9, 3), (4, 4), (7, 1), (4, 2), (16, 2)]
 CONTEXT, BLOCK = 600, 16

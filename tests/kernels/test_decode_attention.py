@@ -102,6 +102,7 @@ def test_shared_pages(form):
         assert torch.allclose(both[row], alone[0], atol=1e-6)
 
 
+@pytest.mark.bit_exact
 @pytest.mark.parametrize("form", ["cpu", "interpret"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("group", "num_kv_heads", "head_dim"), [(3, 3, 64), (1, 1, 80), (4, 2, 128), (7, 1, 64)])

@@ -8,6 +8,7 @@ from wholecurve.models.linear import linear
 SHAPES = [(576, 960), (1536, 576), (576, 576), (576, 3072), (64, 97), (88, 64), (8, 6)]
 
 
+@pytest.mark.bit_exact
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
     ("in_features", "out_features", "threads"),

@@ -1,6 +1,7 @@
 """The recorded runs that notebooks replay: complete, derived from their traces, and what the committed figures show."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from wholecurve.curves.metrics import reduce_prefill, reduce_trace
 from wholecurve.figures.run_figures import figure_data, run_figures
 from wholecurve.figures.save import data_sha256
 from wholecurve.runs import RunFolder
+from wholecurve.runs.bounds import above_bound
 from wholecurve.studies.plan import HARNESS_VERSION, Plan
 from wholecurve.studies.protocol import schedule
 
@@ -43,17 +45,17 @@ def test_every_point_follows_from_its_trace(run):
 
 
 def test_no_measurement_lies_above_its_bound(run):
-    from wholecurve.runs.bounds import run_bounds
+    assert above_bound(run) == []
 
-    points = run.points()
-    for workload, column in (
-        ("decode", "output_throughput_tok_per_s"),
-        ("decode", "decode_speed_tok_per_s"),
-        ("prefill", "input_throughput_tok_per_s"),
-    ):
-        bounds = run_bounds(run, workload).set_index("load")[column]
-        rows = points[points["workload"] == workload]
-        assert (rows[column] <= rows["load"].map(bounds)).all(), f"{workload}: more than 100 % of a ceiling is an error"
+
+def test_a_measurement_above_its_bound_is_named(tmp_path):
+    shutil.copytree(ROOT / "data" / "runs" / "recorded-quick", tmp_path / "run")
+    copy = RunFolder(tmp_path / "run")
+    row = copy.read("points/decode-openvino-genai-00001-r2")
+    copy.write("points/decode-openvino-genai-00001-r2", {**row, "output_throughput_tok_per_s": 400.0})
+    found = above_bound(copy)
+    assert len(found) == 1
+    assert found[0].startswith("openvino-genai, decode 1, repeat 2: output_throughput_tok_per_s is 2")
 
 
 def test_committed_figures_show_the_recorded_run():

@@ -31,3 +31,25 @@ def run_bounds(run: RunFolder, workload: str) -> pd.DataFrame:
         for load in sorted(plan["prefill"]["step_tokens"]):
             rows.append({"load": load, **prefill_bound(config, ceilings, itemsize, load)})
     return pd.DataFrame(rows).assign(label=BOUND_LABEL)
+
+
+_BOUNDED = {
+    "decode": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
+    "prefill": ("input_throughput_tok_per_s",),
+}
+
+
+def above_bound(run: RunFolder) -> list[str]:
+    """Measurements above what the ceilings allow: each one is an error, of the ceilings or of the measurement."""
+    points, found = run.points(), []
+    for workload, columns in _BOUNDED.items():
+        bounds = run_bounds(run, workload)
+        if bounds.empty:
+            continue
+        rows = points[points["workload"] == workload]
+        for column in columns:
+            share = rows[column] / rows["load"].map(bounds.set_index("load")[column])
+            for row, value in zip(rows[share > 1].itertuples(), share[share > 1]):
+                where = f"{row.contender}, {workload} {row.load:g}, repeat {row.repeat}"
+                found.append(f"{where}: {column} is {value:.0%} of its bound")
+    return found

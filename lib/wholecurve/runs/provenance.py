@@ -56,6 +56,7 @@ def hardware() -> dict:
         "cpu_family_model": f"{cpu.get('cpu family', '?')}/{cpu.get('model', '?')}",
         "cores": usable_cores(),
         "cpu_features": [flag for flag in interesting if flag in flags],
+        "cpu_mhz": float(cpu["cpu MHz"]) if "cpu MHz" in cpu else None,
         "memory_bytes": _memory_bytes(),
         "gpus": gpus,
         "system": f"{platform.system()} {platform.release()}",
