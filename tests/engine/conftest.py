@@ -1,17 +1,12 @@
 import pytest
-import torch
 
 from wholecurve.models.folder import read_folder
 from wholecurve.models.llama import build_llama
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Tiny matrices on several threads are slower, and far slower when something else runs as well."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def always_one_thread(one_thread):
+    """All tests of this room run on one thread."""
 
 
 @pytest.fixture(scope="session")

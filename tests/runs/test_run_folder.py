@@ -53,7 +53,7 @@ def test_errors_name_the_file(run, tmp_path):
     with pytest.raises(UserError, match=r"agreement\.json: not valid JSON"):
         run.read("agreement")
     (run.path / "agreement.json").write_text("[]")
-    with pytest.raises(UserError, match="holds a list, expected a JSON object"):
+    with pytest.raises(UserError, match="holds a JSON list; it must be an object"):
         run.read("agreement")
     with pytest.raises(UserError, match=r"ceilings\.json: missing"):
         run.read("ceilings")

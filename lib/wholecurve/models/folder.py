@@ -8,20 +8,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from wholecurve.errors import UserError
+from wholecurve.files import read_json
 from wholecurve.models.config import ModelConfig, config_from_hf, config_to_hf
-
-
-def read_json(path: Path) -> dict:
-    """Parse one JSON file that holds an object, with the file named when it is missing or broken."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {'missing' if isinstance(error, FileNotFoundError) else error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: holds a JSON {type(document).__name__}; it must be an object")
-    return document
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 from wholecurve.errors import UserError
+from wholecurve.files import read_json
 from wholecurve.models.config import ModelConfig
-from wholecurve.models.folder import read_folder, read_json, write_folder
+from wholecurve.models.folder import read_folder, write_folder
 from wholecurve.models.gguf_file import read_gguf, write_f16_gguf
 from wholecurve.models.store import EMBEDDED, cache_folder, file_sha256, model_folder, verify
 from wholecurve.models.tokenizer import save_tokenizer_of_gguf

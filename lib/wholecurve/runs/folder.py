@@ -15,7 +15,7 @@ import pandas as pd
 
 from wholecurve.curves.metrics import RequestTrace
 from wholecurve.errors import UserError
-from wholecurve.files import write_json, write_text
+from wholecurve.files import read_json, write_json, write_text
 
 _TRACE_FIELDS = [field.name for field in dataclasses.fields(RequestTrace)]
 
@@ -57,7 +57,7 @@ class RunFolder:
 
     def read(self, name: str) -> dict:
         """One of the run's documents, by name without suffix."""
-        return read_document(self.path / f"{name}.json")
+        return read_json(self.path / f"{name}.json")
 
     def has(self, name: str) -> bool:
         return (self.path / f"{name}.json").exists()
@@ -81,7 +81,7 @@ class RunFolder:
 
     def points(self) -> pd.DataFrame:
         """Tidy frame, one row per finished point, in the order of measurement."""
-        rows = [read_document(self.path / "points" / f"{point_id}.json") for point_id in self.point_ids()]
+        rows = [read_json(self.path / "points" / f"{point_id}.json") for point_id in self.point_ids()]
         frame = pd.DataFrame(rows)
         return frame.sort_values("order", ignore_index=True) if len(frame) else frame
 
@@ -109,19 +109,6 @@ class RunFolder:
             except OSError:
                 raise UserError(f"{self.path}: another study is writing to this run") from None
             yield
-
-
-def read_document(path: Path) -> dict:
-    """One JSON object; UserError that names the file when it is missing or broken."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: holds a {type(document).__name__}, expected a JSON object")
-    return document
 
 
 def rounded(request: RequestTrace) -> RequestTrace:

@@ -24,7 +24,7 @@ PROMPTS = [
 
 def agreement_requests(hf_folder: Path, output_tokens: int) -> list[Request]:
     """The questions through the model's chat template; without a tokenizer, fixed runs of token ids."""
-    from wholecurve.models.folder import read_json
+    from wholecurve.files import read_json
     from wholecurve.models.tokenizer import chat_prompt_ids, load_tokenizer
 
     if (hf_folder / "tokenizer.json").exists():

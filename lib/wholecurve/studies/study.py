@@ -10,8 +10,8 @@ from tqdm.auto import tqdm
 
 from wholecurve.curves.metrics import RequestTrace, reduce_prefill, reduce_trace
 from wholecurve.errors import UserError
+from wholecurve.files import read_json
 from wholecurve.models.config import config_from_hf
-from wholecurve.models.folder import read_json
 from wholecurve.models.resolve import resolve
 from wholecurve.runs import RunFolder, provenance
 from wholecurve.runs.folder import rounded

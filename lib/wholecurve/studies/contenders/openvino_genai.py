@@ -8,8 +8,8 @@ import openvino as ov
 import openvino_genai as genai
 
 from wholecurve.errors import UserError
+from wholecurve.files import read_json
 from wholecurve.models.config import config_from_hf
-from wholecurve.models.folder import read_json
 from wholecurve.studies.contenders.base import ContenderSettings, SteppedContender
 from wholecurve.studies.workloads import Request
 
