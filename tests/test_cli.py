@@ -85,6 +85,20 @@ def test_unknown_options_and_version(files):
     assert "No such option" in run("compare", "a.csv", "b.csv", "--at-sped", "3", cwd=files, code=2).stderr
 
 
+@pytest.mark.parametrize("arguments", [["generate", "hi"], ["model", "fetch"], ["study", "plan.yaml"]])
+def test_without_the_engine_half_a_command_says_what_to_install(tmp_path, arguments):
+    (tmp_path / "plan.yaml").write_text(
+        "{name: p, model: m, contenders: [{name: a, engine: wholecurve}], prefill: {step_tokens: [8]}}"
+    )
+    check = (
+        "import sys\nsys.modules |= {name: None for name in ('torch', 'gguf', 'safetensors', 'transformers')}\n"
+        f"from wholecurve.cli import main\nsys.argv = ['wholecurve', *{arguments!r}]\nmain()"
+    )
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1 and "pip install 'wholecurve[engine]'" in result.stderr
+
+
 @pytest.mark.parametrize(
     "statement",
     [

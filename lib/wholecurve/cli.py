@@ -16,6 +16,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="The whole performance curve of an inference engine, and what every multiplier on it is worth.",
 )
+# What the analysis half installs without.
+_ENGINE_PACKAGES = {"torch", "triton", "transformers", "tokenizers", "safetensors", "gguf", "ml_dtypes"}
+
 model_app = typer.Typer(no_args_is_help=True, help="Fetch and list models.")
 app.add_typer(model_app, name="model")
 
@@ -189,5 +192,13 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"wholecurve: {error}", file=sys.stderr)
-        sys.exit(2)
+        message = str(error)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _ENGINE_PACKAGES:
+            raise
+        message = f"this command needs the package {package}: pip install 'wholecurve[engine]'"
+    else:
+        return
+    print(f"wholecurve: {message}", file=sys.stderr)
+    sys.exit(2)
