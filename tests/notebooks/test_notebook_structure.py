@@ -63,6 +63,13 @@ def test_each_figure_is_followed_by_a_checked_table(notebook):
             assert any("text/plain" in output.get("data", {}) for output in after.outputs), after.source
 
 
+def test_each_drawing_cell_shows_its_figure(notebook):
+    drawing = [cell for cell in code_cells(notebook) if cell.source.rstrip().endswith(";")]
+    assert drawing, "a notebook without a figure"
+    for cell in drawing:
+        assert any("image/png" in output.get("data", {}) for output in cell.outputs), cell.source
+
+
 def test_shape_of_a_readable_notebook(notebook):
     cells = code_cells(notebook)
     lengths = [len(cell.source.splitlines()) for cell in cells]

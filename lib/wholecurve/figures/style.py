@@ -98,7 +98,12 @@ def drawing(ax: Axes | None) -> Iterator[Axes]:
         return
     on_dark = ax is not None and luminance(ax.get_facecolor()) < 0.2
     with dark() if on_dark else light():
-        yield ax if ax is not None else _new_axes()
+        axes = ax if ax is not None else _new_axes()
+        interactive = matplotlib.is_interactive()
+        yield axes
+    # A notebook's backend turns interactive drawing on when its first figure is made. The style context would undo
+    # that at its end, and every figure after the first one would stay invisible.
+    matplotlib.interactive(interactive)
 
 
 def _new_axes() -> Axes:
