@@ -116,7 +116,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(full.to_document(), indent=2, allow_nan=False))
         return
-    from wholecurve.report import print_full_comparison
+    from wholecurve.terminal import print_full_comparison
 
     print_full_comparison(_console(), full)
 

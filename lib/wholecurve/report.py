@@ -2,30 +2,16 @@
 
 from pathlib import Path
 
-import pandas as pd
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from wholecurve.curves import Comparison, FullComparison, direct_table, same_speed_table, same_throughput_table
-from wholecurve.curves.tables import summary_table
+from wholecurve.curves import Comparison
 from wholecurve.figures.run_figures import comparisons, control_names
 from wholecurve.figures.tables import decode_table, multiplier_table, noise_sentence, prefill_table, refusals
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import above_bound, run_bounds
 from wholecurve.runs.provenance import hardware_line
-
-
-def print_frame(console: Console, frame: pd.DataFrame, title: str) -> None:
-    """A frame of text as a rich table; numbers and ranges to the right, names and words to the left."""
-    console.print(f"\n[bold]{escape(title)}[/]")
-    table = Table(header_style="bold", expand=False)
-    for column in frame.columns:
-        words = column in ("contender", "verdict", "says", "window", "multiplier", "B's operating point")
-        table.add_column(escape(str(column)), justify="left" if words else "right")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(escape(str(cell)) for cell in row))
-    console.print(table)
+from wholecurve.terminal import print_frame
 
 
 def print_ceilings(console: Console, run: RunFolder) -> None:
@@ -113,18 +99,3 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
         console.print(
             f"Figures: {escape(str(figures[0].parent))} ({len(figures)} in SVG light and dark, PNG, with captions)"
         )
-
-
-def print_full_comparison(console: Console, full: FullComparison) -> None:
-    """Every reading of a comparison with brackets, floors and operating points."""
-    for comparison in (full.decode, full.prefill):
-        if comparison is None:
-            continue
-        title = f"{comparison.a.name} over {comparison.b.name}"
-        print_frame(console, direct_table(comparison), f"{title}: direct, {comparison.a.workload}")
-        if comparison.a.has_speed:
-            print_frame(console, same_speed_table(comparison), f"{title}: same speed (throughput A/B)")
-            print_frame(console, same_throughput_table(comparison), f"{title}: same throughput (speed A/B)")
-            print_frame(console, summary_table(comparison), f"{title}: over the overlap")
-        for warning in comparison.warnings:
-            console.print(f"[yellow]warning:[/] {escape(warning)}")

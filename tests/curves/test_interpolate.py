@@ -50,6 +50,17 @@ def test_between_neighbouring_points_the_curve_stays_between_their_values(speeds
     assert low * (1 - 1e-9) <= curve.at("speed", solution) <= high * (1 + 1e-9)
 
 
+@given(st.lists(st.floats(1, 1000), min_size=3, max_size=8), st.data())
+def test_slopes_inside_are_those_of_scipy(values, data):
+    steps = data.draw(st.lists(st.floats(0.2, 3), min_size=len(values), max_size=len(values)))
+    loads = np.exp(np.cumsum(steps))
+    curve = made(loads, values)
+    expected = PchipInterpolator(np.log(loads), np.log(values))(np.log(loads), nu=1)
+    for k in range(1, len(values) - 1):
+        slope = curve.slope("speed", Solution(float(loads[k]), k, None))
+        assert slope == pytest.approx(expected[k], rel=1e-9, abs=1e-12)
+
+
 def test_end_slopes_are_exact_for_cubics():
     x = np.log([1.0, 2.0, 5.0, 8.0, 20.0, 30.0])
     logs = 4 - 0.1 * x - 0.02 * x**2 - 0.005 * x**3
