@@ -18,7 +18,7 @@ test: model
 	  -n 2 --dist loadfile --durations=10
 
 lab: setup
-	$(BIN)/jupyter lab --notebook-dir=notebooks
+	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 figures: setup
 	$(BIN)/wholecurve figures $(RECORD) --out figures

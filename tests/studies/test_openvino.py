@@ -71,6 +71,18 @@ def test_a_cache_in_8_bits_is_noticed(settings, monkeypatch):
         build_contender("openvino", settings)
 
 
+def test_float32_where_bfloat16_is_not_native(settings):
+    from dataclasses import replace
+
+    contender = build_contender("openvino", replace(settings, dtype="float32"))
+    requests = agreement_requests(settings.hf_folder, 6)
+    _, tokens = contender.run_closed_loop(requests, len(requests))
+    sequences = [{"prompt_ids": r.prompt_ids, "tokens": tokens[r.request_id]} for r in requests]
+    summary = summarise(score_greedy(str(settings.hf_folder), sequences))
+    assert summary["best_share"] == 1 and summary["max_gap"] == 0
+    assert contender.describe()["kv_cache_bytes"] == 65 * 32 * 2 * 30 * 3 * 64 * 4
+
+
 def test_it_needs_a_gguf_checkpoint(settings):
     from dataclasses import replace
 

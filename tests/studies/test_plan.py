@@ -79,6 +79,19 @@ def test_hash_follows_content_and_harness_version(plan_document, write_plan, mon
     assert read_plan(write_plan(plan_document, "fourth.yaml")).document()["plan_hash"] != first
 
 
+@pytest.mark.parametrize(
+    ("features", "dtype"),
+    [(["avx2"], "float32"), (["avx512f", "avx512_bf16"], "bfloat16"), (["amx_bf16"], "bfloat16"), ([], "float32")],
+)
+def test_auto_becomes_the_native_type_before_the_plan_is_hashed(
+    plan_document, write_plan, monkeypatch, features, dtype
+):
+    monkeypatch.setattr(plan_module, "hardware", lambda: {"cpu_features": features})
+    plan = read_plan(write_plan({**plan_document, "dtype": "auto"}))
+    assert plan.dtype == dtype
+    assert plan == read_plan(write_plan({**plan_document, "dtype": dtype}, "explicit.yaml"))
+
+
 def test_budgets_cover_the_plan(plan_document, write_plan):
     plan = read_plan(write_plan(plan_document))
     assert plan.max_step_tokens == 32

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wholecurve.errors import UserError
+from wholecurve.runs.provenance import hardware
 
 # Goes up whenever what is measured, or how, changes: points of different versions are not comparable.
 HARNESS_VERSION = 1
@@ -140,8 +141,16 @@ def _first_error(error: ValidationError) -> str:
     return f"{where + ': ' if where else ''}{message}{more}"
 
 
+def native_dtype(cpu_features: list[str]) -> str:
+    """ "bfloat16" where the CPU multiplies it natively, else "float32": emulated bfloat16 is slower than float32."""
+    return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(cpu_features) else "float32"
+
+
 def read_plan(path: Path) -> Plan:
-    """Read and validate a YAML plan; UserError names the file, the field and what is wrong with it."""
+    """Read and validate a YAML plan; UserError names the file, the field and what is wrong with it.
+
+    `dtype: auto` becomes the type that this machine's CPU multiplies natively, before the plan is hashed.
+    """
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -149,6 +158,8 @@ def read_plan(path: Path) -> Plan:
     except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: not a YAML file ({reason})") from None
+    if isinstance(document, dict) and document.get("dtype") == "auto":
+        document["dtype"] = native_dtype(hardware()["cpu_features"])
     if not isinstance(document, dict):
         raise UserError(f"{path}: a plan is a mapping of fields, this file holds {type(document).__name__}")
     try:
