@@ -2,12 +2,18 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from wholecurve.errors import UserError
+
+
+def slug(name: str) -> str:
+    """A name as part of a file name: lower-case letters and digits, everything else a dash."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 @contextmanager

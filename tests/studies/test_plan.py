@@ -31,6 +31,8 @@ def broken(document, path, value):
         (["contenders"], [], r"contenders: .*at least 1"),
         (["contenders", 0, "engine"], "vllm", r"contenders\.0\.engine: .*'vllm'"),
         (["contenders", 1, "name"], "ours", r"contenders: the name 'ours' is used twice"),
+        (["contenders", 1, "name"], "Ours!", r"contenders: the name 'ours' is not distinct .* as a file name"),
+        (["contenders", 1, "name"], "×", r"contenders: the name '×' is not distinct .* as a file name"),
         (["contenders", 1, "control_of"], "nobody", r"contenders: control_of 'nobody'"),
         (["contenders", 0, "control_of"], "ours", r"contenders: 'ours' cannot be its own control"),
         (["contenders", 0, "name"], "a:b", r"contenders\.0\.name: .*pattern"),

@@ -17,7 +17,7 @@ from wholecurve.curves.metrics import reduce_prefill, reduce_trace
 from wholecurve.errors import UserError
 from wholecurve.runs import RunFolder
 from wholecurve.studies.plan import read_plan
-from wholecurve.studies.protocol import schedule
+from wholecurve.studies.protocol import PointSpec, schedule
 from wholecurve.studies.study import Study
 
 CLI = [sys.executable, "-c", "from wholecurve.cli import main; main()"]
@@ -89,7 +89,8 @@ def test_killed_three_times_the_study_ends_complete_and_nothing_is_measured_twic
 def check_derived(run, points):
     """Every stored number comes out of the stored trace again."""
     for row in points.to_dict("records"):
-        spec = f"{row['workload']}-{row['contender'].replace(' ', '-')}-{row['load']:05d}-r{row['repeat']}"
+        fields = ("order", "contender", "workload", "load", "repeat")
+        spec = PointSpec(**{name: row[name] for name in fields}).point_id
         reduce = reduce_trace if row["workload"] == "decode" else reduce_prefill
         for name, value in reduce(run.trace(spec), row["load"]).items():
             if value is not None:

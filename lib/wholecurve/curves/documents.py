@@ -14,14 +14,18 @@ class FullComparison:
     prefill: Comparison | None
 
     def to_document(self) -> dict:
-        """Decode rows under `direct`, `same_speed`, `same_throughput`; prefill rows, direct only, under `prefill`."""
-        main = (self.decode or self.prefill).to_document()
-        if self.decode is None:
-            main["direct"] = []
+        """Decode rows under `direct`, `same_speed`, `same_throughput`; prefill rows, direct only, under `prefill`.
+
+        A workload that the two do not share is absent: empty lists and an empty summary, or None for prefill.
+        """
         prefill = self.prefill.to_document() if self.prefill else None
-        if prefill:
-            prefill = {"direct": prefill["direct"], "summary": prefill["summary"], "warnings": prefill["warnings"]}
-        return {**main, "prefill": prefill}
+        if self.decode:
+            main = self.decode.to_document()
+        else:
+            empty = {"direct": [], "same_speed": [], "same_throughput": [], "summary": {}, "warnings": []}
+            main = {"a": prefill["a"], "b": prefill["b"], **empty}
+        kept = ("direct", "summary", "warnings")
+        return {**main, "prefill": {name: prefill[name] for name in kept} if prefill else None}
 
 
 def compare_sources(a, b, at_speed=(), at_throughput=()) -> FullComparison:

@@ -1,6 +1,5 @@
 """The figures of one run: its curves, and the multipliers between its first contender and the others."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from wholecurve.figures.matched import matched_points
 from wholecurve.figures.multipliers import multiplier_plot
 from wholecurve.figures.prefill import prefill_throughput
 from wholecurve.figures.save import save_figure
+from wholecurve.files import slug
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import run_bounds
 from wholecurve.runs.provenance import hardware_line
@@ -57,10 +57,6 @@ def source_line(run: RunFolder) -> str:
         f"wholecurve run {run.path.name}, {about['started'][:10]}, measured (cpu): "
         f"{hardware_line(about['hardware'])}; {plan['model']}, {plan['dtype']}"
     )
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _best(points: pd.DataFrame, column: str) -> str:
@@ -131,7 +127,7 @@ def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFig
             )
         )
         yield RunFigure(
-            f"multipliers_{_slug(b)}",
+            f"multipliers_{slug(b)}",
             f"{a} over {b}: three multipliers, one pair of curves",
             f"Direct: same concurrency. Same speed: throughput at the speed of {b}. Same throughput: speed at the "
             f"throughput of {b}. Ranges: {ranges}. Whiskers: 95 % intervals over repeats; bands: span of three "
@@ -143,7 +139,7 @@ def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFig
         row = None if b in control_names(run) else _clearest_row(comparison)
         if row is not None:
             yield RunFigure(
-                f"matched_points_{_slug(b)}",
+                f"matched_points_{slug(b)}",
                 f"Where a multiplier of {a} over {b} comes from",
                 "The multiplier is the distance between two operating points on one line: filled is measured, hollow "
                 "is interpolated between measured points.",

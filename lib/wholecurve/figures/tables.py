@@ -24,7 +24,8 @@ def _share(value: float, bound: float | None) -> str:
 
 def ceilings_table(run: RunFolder) -> pd.DataFrame:
     """The measured ceilings of a run and the bounds that follow from them, one row each."""
-    ceilings, threads = run.read("ceilings"), f"{run.read('ceilings')['threads']} threads"
+    ceilings = run.read("ceilings")
+    threads = f"{ceilings['threads']} threads"
     decode, prefill = run_bounds(run, "decode"), run_bounds(run, "prefill")
     rows = [
         ("memory read", f"{ceilings['read_bytes_per_s'] / 1e9:.1f} GB/s", f"measured, {threads}"),
@@ -76,7 +77,7 @@ def latency_table(points: pd.DataFrame) -> pd.DataFrame:
         row["requests"] = int(group["n_completed"].sum())
         row["failed"] = int(group["n_failed"].sum())
         rows.append(row)
-    return _sorted(rows, points, "concurrency")
+    return _by_contender(rows, "concurrency")
 
 
 def decode_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -101,7 +102,7 @@ def decode_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd
                 "n": len(group),
             }
         )
-    return _sorted(rows, points, "concurrency")
+    return _by_contender(rows, "concurrency")
 
 
 def prefill_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -121,14 +122,11 @@ def prefill_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> p
                 "n": len(group),
             }
         )
-    return _sorted(rows, points, "tokens per step")
+    return _by_contender(rows, "tokens per step")
 
 
-def _sorted(rows: list[dict], points: pd.DataFrame, load: str) -> pd.DataFrame:
-    order = {name: place for place, name in enumerate(sorted(points["contender"].unique()))}
-    return pd.DataFrame(rows).sort_values(
-        ["contender", load], key=lambda c: c.map(order) if c.name == "contender" else c, ignore_index=True
-    )
+def _by_contender(rows: list[dict], load: str) -> pd.DataFrame:
+    return pd.DataFrame(rows).sort_values(["contender", load], ignore_index=True)
 
 
 def multiplier_table(comparison: Comparison) -> pd.DataFrame:

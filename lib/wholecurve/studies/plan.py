@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wholecurve.errors import UserError
+from wholecurve.files import slug
 from wholecurve.runs.provenance import hardware
 
 # Goes up whenever what is measured, or how, changes: points of different versions are not comparable.
@@ -75,6 +76,11 @@ class Plan(_Strict):
         names = [contender.name for contender in self.contenders]
         if doubled := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"contenders: the name {doubled[0]!r} is used twice")
+        # Points are files named by the contender: two names that become one file would pass for each other's points.
+        slugs = [slug(name) for name in names]
+        for name, as_file in zip(names, slugs):
+            if not as_file or slugs.count(as_file) > 1:
+                raise ValueError(f"contenders: the name {name!r} is not distinct from the others as a file name")
         engines = {contender.name: contender.engine for contender in self.contenders}
         for contender in self.contenders:
             if contender.control_of is not None and engines.get(contender.control_of) != contender.engine:

@@ -1,10 +1,10 @@
 """The order of a study: repeats, shuffled load levels, contenders there and back again (ABBA)."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from wholecurve.files import slug
 from wholecurve.studies.plan import Plan
 
 
@@ -21,8 +21,7 @@ class PointSpec:
     @property
     def point_id(self) -> str:
         """File name of the point: readable and unique within a study."""
-        slug = re.sub(r"[^a-z0-9]+", "-", self.contender.lower()).strip("-")
-        return f"{self.workload}-{slug}-{self.load:05d}-r{self.repeat}"
+        return f"{self.workload}-{slug(self.contender)}-{self.load:05d}-r{self.repeat}"
 
 
 def schedule(plan: Plan) -> list[PointSpec]:

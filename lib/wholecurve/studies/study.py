@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from wholecurve.curves.metrics import RequestTrace, reduce_prefill, reduce_trace
 from wholecurve.errors import UserError
-from wholecurve.files import read_json
+from wholecurve.files import read_json, slug
 from wholecurve.models.config import config_from_hf
 from wholecurve.models.resolve import resolve
 from wholecurve.runs import RunFolder, provenance
@@ -92,7 +92,7 @@ class Study:
                 progress.update()
 
     def _worker(self, label: str, run: RunFolder) -> WorkerProcess:
-        return WorkerProcess(label, run.path / "logs" / f"{label.replace(' ', '_')}.log", self.threads)
+        return WorkerProcess(label, run.path / "logs" / f"{slug(label)}.log", self.threads)
 
     def _settings(self) -> dict:
         return {
