@@ -81,3 +81,13 @@ def test_provenance_tells_machine_versions_and_commit():
 
 def test_git_state_outside_a_checkout_is_absent(tmp_path):
     assert provenance.git_state(tmp_path) is None
+
+
+def test_what_a_killed_writer_left_half_written_is_removed_by_the_next_one(run):
+    run.write("note", {"kept": 1})
+    (run.path / "points").mkdir(exist_ok=True)
+    leftovers = [run.path / "points" / ".decode-a-00001-r1.json.x1.partial", run.path / ".note.json.x2.partial"]
+    for leftover in leftovers:
+        leftover.write_text("{")
+    with run.locked():
+        assert not any(leftover.exists() for leftover in leftovers) and run.read("note") == {"kept": 1}

@@ -101,13 +101,19 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run against a second writer; the lock ends with the process, however it ends."""
+        """Hold the run against a second writer; the lock ends with the process, however it ends.
+
+        Whoever holds it is the only writer, so what a killed one left half-written is removed.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"{self.path}: another study is writing to this run") from None
+            for folder in (self.path, self.path / "points", self.path / "traces"):
+                for leftover in folder.glob(".*.partial"):
+                    leftover.unlink()
             yield
 
 
