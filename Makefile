@@ -22,6 +22,7 @@ lab: setup
 
 figures: setup
 	$(BIN)/wholecurve figures $(RECORD) --out figures
+	$(BIN)/wholecurve figures --out figures
 
 notebooks: setup
 	$(BIN)/python notebooks/render.py

@@ -52,3 +52,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("bit_exact"):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The table of stored files of other tools: file, format, points, warnings, or why it is refused."""
+    rows = [
+        value
+        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+        for key, value in getattr(report, "user_properties", [])
+        if key == "sample" and report.when == "call"
+    ]
+    if rows:
+        terminalreporter.section("files of other tools")
+        for row in sorted(rows):
+            terminalreporter.write_line(row)

@@ -30,6 +30,11 @@ def curve(name, scale):
 def files(tmp_path):
     for name, scale in (("a", 1.2), ("b", 1.0)):
         (tmp_path / f"{name}.csv").write_text(curve(name, scale))
+    rows = curve("a", 1.2).splitlines()
+    for path, name, hardware in (("a", "a", "H100"), ("h200", "b", "H200")):
+        text = [f"{rows[0]},hardware", *(f"{row},{hardware}".replace("a,", f"{name},", 1) for row in rows[1:])]
+        (tmp_path / f"{path}.csv").write_text("\n".join(text) + "\n")
+    (tmp_path / "empty.json").write_text("")
     (tmp_path / "both.csv").write_text(curve("a", 1.2) + curve("b", 1.0).split("\n", 1)[1])
     return tmp_path
 
@@ -52,6 +57,32 @@ def test_compare_json_has_the_promised_keys(files):
     assert any("n = 1" in warning for warning in document["warnings"])
 
 
+def test_across_compares_all_the_same_and_says_in_what_they_differ(files):
+    document = json.loads(run("compare", "a.csv", "h200.csv", "--across", "--json", cwd=files).stdout)
+    assert any(
+        w.startswith("conditions-differ: A (a) and B (b) differ in hardware (H100") for w in document["warnings"]
+    )
+    assert document["direct"][0]["ratio"] == pytest.approx(1.0)
+
+
+def test_several_baselines_give_one_comparison_each(files):
+    found = run("compare", "a.csv", "b.csv", "h200.csv", "--across", "--json", cwd=files).stdout
+    document = json.loads(found)
+    assert document["a"] == "a" and [one["b"] for one in document["comparisons"]] == ["b [b.csv]", "b [h200.csv]"]
+    assert [one["direct"][0]["ratio"] for one in document["comparisons"]] == pytest.approx([1.2, 1.0])
+    composite = document["best_baseline"]
+    assert "a composite, no one baseline achieves all" in composite["label"]
+    assert composite["rows"][0]["ratio"] == pytest.approx(1.0) and composite["rows"][0]["best"] == "b [h200.csv]"
+
+
+def test_show_prints_canonical_metrics_and_exits_with_2_when_a_file_is_refused(files):
+    text = run("show", "a.csv", "b.csv", cwd=files).stdout
+    assert "speed tok/s/user" in text and "warning: single-run: a has a single run at every load" in text
+    refused = run("show", "a.csv", "empty.json", "--json", cwd=files, code=2)
+    assert json.loads(refused.stdout)["curves"][0]["contender"] == "a"
+    assert refused.stderr == "wholecurve: empty.json: the file is empty; a result file is needed\n"
+
+
 def test_compare_table_says_n_1_and_reasons(files):
     text = run("compare", "both.csv:a", "both.csv:b", cwd=files).stdout
     assert "n = 1, no interval" in text and "not extrapolated" in text and "same throughput" in text
@@ -64,7 +95,12 @@ def test_compare_table_says_n_1_and_reasons(files):
         (["compare", "both.csv", "b.csv"], "both.csv: has 2 contenders, name one: both.csv:a, both.csv:b"),
         (["compare", "both.csv:c", "b.csv"], "both.csv:c: no contender 'c'; there is: a, b"),
         (["compare", "a.csv", "b.csv", "--at-speed", "-3"], "target speed is -3"),
-        (["compare", ".", "b.csv"], "not a run folder"),
+        (["compare", ".", "b.csv"], ".: has 2 contenders, name one: .:a, .:b"),
+        (["compare", "a.csv", "a.csv"], "a.csv: is compared with itself"),
+        (["compare", "a.csv", "b.csv", "--gpus-b", "8"], "b.csv: states its devices itself (1)"),
+        (["compare", "a.csv", "b.csv", "--workload", "chat"], "a.csv: no workload 'chat'; there is: decode"),
+        (["compare", "a.csv", "h200.csv"], "differ in hardware (H100 against H200)"),
+        (["show", "empty.json"], "empty.json: the file is empty"),
         (["show", "nowhere"], "nowhere: no such run folder"),
         (["study", "nowhere.yaml"], "nowhere.yaml: no such plan file"),
         (["model", "fetch", "gpt-5"], "no embedded model 'gpt-5'"),

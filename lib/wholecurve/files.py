@@ -64,3 +64,11 @@ def read_json(path: Path) -> dict:
     if not isinstance(document, dict):
         raise UserError(f"{path}: holds a JSON {type(document).__name__}; it must be an object")
     return document
+
+
+def published_folder() -> Path:
+    """`data/published` of the checkout that this package runs from; UserError where it was installed without one."""
+    folder = Path(__file__).parents[2] / "data" / "published"
+    if not folder.is_dir():
+        raise UserError(f"{folder}: published claims and rates come with a checkout of wholecurve; name a file instead")
+    return folder

@@ -23,7 +23,7 @@ from wholecurve.curves import (
     summarise,
     summary_table,
 )
-from wholecurve.curves.compare import DIRECT_COLUMNS, MATCHED_COLUMNS
+from wholecurve.curves.readings import DIRECT_COLUMNS, MATCHED_COLUMNS
 from wholecurve.errors import UserError
 
 
@@ -149,14 +149,14 @@ def test_a_clean_comparison_has_no_warnings():
         ({"occupancy": [1.2, None]}, "A (a) has occupancy 1.20 at load 1"),
         ({"n_failed": [0, 3]}, "A (a) has 3 failed requests (load 8)"),
         ({}, "A (a) has a single run at every load: n = 1, no interval"),
-        ({"device_kind": "cpu"}, "mixed denominators: A (a) is per cpu, B (b) per gpu"),
+        ({"device_kind": "cpu"}, "mixed-denominators: per-device numbers differ: A (a) is per cpu, B (b) per gpu"),
         ({"devices": [4, 4]}, "A (a) runs on 4 devices, B (b) on 1"),
         ({"devices": [1, 2]}, "A (a) mixes numbers of devices (1, 2)"),
-        ({"source": "published"}, "sources differ: A (a) is published, B (b) is measured (gpu)"),
-        ({"window": "full"}, "windows differ"),
+        ({"source": "published"}, "sources-differ: A (a) is published, B (b) is measured (gpu)"),
+        ({"window": "full"}, "windows-differ"),
         ({"speeds": [60, 100]}, "A (a) is not monotone: speed rises with load at load 8"),
         ({"throughputs": [95, 90]}, "A (a) is not monotone: throughput falls with load at load 8"),
-        ({"loads": [1, 4]}, "the loads differ"),
+        ({"loads": [1, 4]}, "loads-differ"),
         (
             {"loads": [1, 8], "repeats": [1, 2]},
             "repeats are paired by number: A has 1, 2, B has 1, 2, 3; only 1, 2 is used",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from wholecurve.curves import compare_sources
+from wholecurve.curves.documents import Targets
 from wholecurve.errors import UserError
 from wholecurve.readers import Source, read_source
 
@@ -44,4 +45,4 @@ def test_nothing_in_common_is_refused():
 
 def test_targets_without_decode_are_refused():
     with pytest.raises(UserError, match="prefill curves have no speed"):
-        compare_sources(source("wholecurve", "prefill"), source("transformers", "prefill"), at_speed=[40.0])
+        compare_sources(source("wholecurve", "prefill"), source("transformers", "prefill"), Targets(speed=[40.0]))

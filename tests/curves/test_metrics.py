@@ -234,3 +234,12 @@ def test_a_contradictory_trace_is_refused_by_name(fields, says):
 def test_no_requests_or_no_concurrency_is_refused(requests, concurrency):
     with pytest.raises(UserError):
         reduce_trace(requests, concurrency)
+
+
+def test_client_lag_is_the_median_time_from_scheduled_to_sent():
+    lags = (0.0, 0.002, 0.010)
+    requests = [
+        RequestTrace(f"r{i}", 8, 0, float(i), i + lag, [i + 0.5, i + 0.6], [1, 1], i + 0.6)
+        for i, lag in enumerate(lags)
+    ]
+    assert reduce_trace(requests, 1)["client_lag_ms"] == pytest.approx(2.0)

@@ -222,19 +222,55 @@ def test_the_floor_is_a_ratio_of_two_measured_points_and_below_the_estimate(of_a
     assert min(abs(row["floor"] / r - 1) for r in ratios) < 1e-12
 
 
+def test_every_method_is_kept_beside_the_bracket():
+    a = parametric(curve("a", [1, 4, 16], [100, 50, 10], [100, 200, 260]))
+    b = parametric(curve("b", [1, 2], [80, 60], [60, 90]), "B")
+    row = matched_row(a, b, "speed", 60.0)
+    assert row["linear"] == pytest.approx((100 + 100 * 40 / 50) / 90)
+    assert row["log_log"] == pytest.approx(100 * 2 ** (np.log(100 / 60) / np.log(2)) / 90)
+    ratios = (row["estimate"], row["linear"], row["log_log"])
+    assert (row["bracket_low"], row["bracket_high"]) == (min(ratios), max(ratios)) and len(set(ratios)) == 3
+
+
+@pytest.mark.parametrize("axis", ["speed", "throughput"])
+def test_sensitivity_is_the_slope_of_the_closed_form(axis):
+    """d log throughput / d log speed at load c is -c0/c."""
+    c0 = 40
+    a, b = parametric(analytic("a", 100, c0)), parametric(analytic("b", 90, 40), "B")
+    found = {row["load_a"]: row["sensitivity"] for row in (matched_row(a, b, axis, t) for t in b.values[axis])}
+    inside = {load: value for load, value in found.items() if load and 4 < load < 64}
+    assert len(inside) >= 3
+    for load, value in inside.items():
+        assert value == pytest.approx(c0 / load if axis == "speed" else load / c0, rel=0.1)
+
+
+def test_an_error_of_one_percent_moves_the_answer_by_the_sensitivity():
+    a, b = parametric(analytic("a", 130, 30)), parametric(analytic("b", 100, 20), "B")
+    row, moved = (matched_row(a, b, "speed", 50.0 * factor) for factor in (1, 1.001))
+    change = abs(np.log(moved["throughput_a"] / row["throughput_a"])) / np.log(1.001)
+    assert change == pytest.approx(row["sensitivity"], rel=0.01)
+
+
 @pytest.mark.parametrize(
-    "estimate, spans, logs, says",
+    "estimate, interval, bracket, logs, bound, says",
     [
-        (1.4, [(1.3, 1.5), (1.2, 1.6)], [0.3, 0.4, 0.3], "A ahead"),
-        (0.7, [(0.65, 0.75), (0.6, 0.8)], [-0.3, -0.4, -0.3], "B ahead"),
-        (1.4, [(0.9, 1.9), (1.2, 1.6)], [], "no difference shown"),
-        (1.4, [(1.2, 1.6), (1.0, 1.6)], [], "no difference shown"),
-        (1.4, [(None, None)], [0.5, -0.1], "no difference shown"),
-        (1.4, [(None, None)], [0.5, 0.2], "undecided"),
-        (1.4, [(None, None), (1.2, 1.6)], [0.4], "undecided"),
-        (1.0, [(None, None)], [0.0], "no difference shown"),
-        (None, [(None, None)], [], "not measured"),
+        (1.4, (1.3, 1.5), (1.2, 1.6), [0.3, 0.4, 0.3], None, "A ahead"),
+        (0.7, (0.65, 0.75), (0.6, 0.8), [-0.3, -0.4, -0.3], None, "B ahead"),
+        (1.4, (0.9, 1.9), (1.2, 1.6), [], None, "no difference shown"),
+        (1.4, (1.2, 1.6), (1.0, 1.6), [], None, "no difference shown"),
+        (1.4, (0.0, np.inf), (1.3, 1.5), [], None, "no difference shown"),
+        (1.4, (1.2, np.inf), (1.3, 1.5), [], None, "A ahead"),
+        (0.7, (0.0, 0.9), (0.6, 0.8), [], None, "B ahead"),
+        (1.4, (None, None), (None, None), [0.5, -0.1], None, "no difference shown"),
+        (1.4, (None, None), (None, None), [0.5, 0.2], None, "undecided"),
+        (1.4, (None, None), (1.2, 1.6), [0.4], None, "undecided"),
+        (1.0, (None, None), (None, None), [0.0], None, "no difference shown"),
+        (None, (None, None), (None, None), [], None, "not measured"),
+        (1.04, (1.03, 1.05), (1.04, 1.04), [], 1.05, "no difference shown"),
+        (1 / 1.04, (0.95, 0.97), (0.96, 0.97), [], 1.05, "no difference shown"),
+        (1.04, (1.03, 1.05), (1.04, 1.04), [], 1.03, "A ahead"),
+        (1 / 1.04, (0.95, 0.97), (0.96, 0.97), [], 1.03, "B ahead"),
     ],
 )
-def test_verdicts(estimate, spans, logs, says):
-    assert verdict(estimate, spans, logs) == says
+def test_verdicts(estimate, interval, bracket, logs, bound, says):
+    assert verdict(estimate, interval, bracket, logs, bound) == says

@@ -49,7 +49,11 @@ def test_a_figure_set_keeps_its_colours_in_a_figure_with_fewer_contenders():
 
 def test_sources_differ_in_marker_and_only_measured_is_filled():
     assert len({style.marker for style in SOURCES.values()}) == len(SOURCES)
-    assert {name for name, style in SOURCES.items() if style.filled} == {"measured (gpu)", "measured (cpu)"}
+    assert {name for name, style in SOURCES.items() if style.filled} == {
+        "measured (gpu)",
+        "measured (cpu)",
+        "measured (device unstated)",
+    }
     assert source_style("model (roofline)").linestyle == source_style("published").linestyle == "--"
     with pytest.raises(UserError, match="unknown source 'guess'"):
         source_style("guess")

@@ -73,10 +73,9 @@ def test_latencies_come_out_in_ms(tmp_path):
     [
         "\ufeff" + f"{HEADER}\n{GOOD}",
         f"{HEADER}\n\n{GOOD}".replace("\n", "\r\n"),
-        f"{HEADER}\n{GOOD}".rstrip(),
         f"{HEADER}\n{GOOD}".replace(",", " , "),
     ],
-    ids=["byte order mark", "blank line and CRLF", "no last newline", "spaces"],
+    ids=["byte order mark", "blank line and CRLF", "spaces"],
 )
 def test_harmless_variations_are_read(tmp_path, text):
     assert read_plain(write(tmp_path, text)).equals(read_plain(write(tmp_path, f"{HEADER}\n{GOOD}", "plain.csv")))
@@ -126,6 +125,7 @@ def test_counts_are_whole(tmp_path, field):
             "conc,median_ttft,median_tpot,output_throughput\n4,0.26,0.0214,164.7\n",
             "column contender, concurrency",
         ),
+        (f"{HEADER}\n{GOOD}".rstrip(), "line 5: the last line has no line end"),
         (f"{HEADER},repeat\n", "column repeat occurs twice"),
         (f"{HEADER},ttft_p50\n", "column ttft_p50 is unknown; .*unit in the name"),
         (f"{HEADER},repeats\n", "column repeats is unknown"),
@@ -193,3 +193,17 @@ def test_a_real_parquet_file_is_read(tmp_path):
     assert read_plain(path).equals(rows)
     with pytest.raises(UserError, match="cannot be read as Parquet"):
         read_plain(write(tmp_path, b"PAR1", "broken.parquet"))
+
+
+def test_conditions_counts_and_power_are_kept_and_zero_failures_are_not_missing(tmp_path):
+    columns = f"{HEADER},model,precision,hardware,n_completed,n_failed,power_w_per_device"
+    rows = read_plain(write(tmp_path, f"{columns}\na,1,10,9,1,1,m,bf16,H100,40,0,700\na,2,10,18,1,1,m,,H100,,,\n"))
+    assert rows.loc[0, ["model", "precision", "hardware"]].tolist() == ["m", "bf16", "H100"]
+    assert rows.loc[0, ["n_completed", "n_failed", "power_w_per_device"]].tolist() == [40, 0, 700]
+    assert rows.loc[1, ["precision", "n_completed", "n_failed", "power_w_per_device"]].isna().all()
+
+
+@pytest.mark.parametrize(("column", "cell"), [("n_failed", "-1"), ("n_completed", "2.5"), ("power_w_per_device", "0")])
+def test_counts_and_power_that_make_no_sense_are_refused(tmp_path, column, cell):
+    with pytest.raises(UserError, match=f"line 2: {column} is {cell}"):
+        read_plain(write(tmp_path, f"{HEADER},{column}\na,1,10,9,1,1,{cell}\n"))

@@ -8,7 +8,13 @@ import pandas as pd
 
 from wholecurve.errors import UserError
 
-KEPT = ("devices", "device_kind", "source", "window", "occupancy", "n_failed", "n_completed")
+# Columns of the input that a curve keeps: what the gates look at and what a comparison states.
+KEPT = (
+    *("devices", "device_kind", "source", "window", "speed_from", "model", "precision", "hardware", "configuration"),
+    *("occupancy", "achieved_concurrency", "n_failed", "n_completed", "cache_hit_rate", "client_lag_ms"),
+    *("mean_input_tokens", "mean_output_tokens", "power_w_per_device"),
+    *(f"{name}_{part}_ms" for name in ("ttft", "tpot", "e2e") for part in ("p50", "p90", "p99")),
+)
 
 
 @dataclass(frozen=True)
@@ -16,9 +22,8 @@ class Curve:
     """The points of one contender × workload over its load levels.
 
     ``points`` has one row per (load, repeat), sorted: load, repeat, speed [tok/s/user], throughput
-    [tok/s/device], and those of devices, device_kind, source, window, occupancy, n_failed, n_completed that
-    the input had. A curve whose ``load_kind`` is "step_tokens" is a prefill curve: its throughput is input
-    throughput and its speed is NaN.
+    [tok/s/device], and those columns of ``KEPT`` that the input had. A curve whose
+    ``load_kind`` is "step_tokens" is a prefill curve: its throughput is input throughput and its speed is NaN.
     """
 
     name: str

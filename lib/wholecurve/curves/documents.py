@@ -1,9 +1,31 @@
 """The document that `wholecurve compare --json` prints: one comparison over every workload that both sides have."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from wholecurve.curves.compare import Comparison, compare
+from wholecurve.curves.gates.conditions import UNSTATED_WORKLOAD, check_alike
 from wholecurve.errors import UserError
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Where multipliers are read besides B's points: at speeds [tok/s/user], throughputs [tok/s/device], loads."""
+
+    speed: Sequence[float] = ()
+    throughput: Sequence[float] = ()
+    concurrency: Sequence[float] = ()
+
+
+MEASURED_POINTS = Targets()
+
+
+@dataclass(frozen=True)
+class Control:
+    """One contender measured twice, both as `readers.Source`: what differs between them is noise."""
+
+    first: object
+    again: object
 
 
 @dataclass(frozen=True)
@@ -28,20 +50,84 @@ class FullComparison:
         return {**main, "prefill": {name: prefill[name] for name in kept} if prefill else None}
 
 
-def compare_sources(a, b, at_speed=(), at_throughput=()) -> FullComparison:
+def compare_sources(
+    a,
+    b,
+    targets: Targets = MEASURED_POINTS,
+    workload: str | None = None,
+    across: bool = False,
+    control: Control | None = None,
+) -> FullComparison:
     """Compare two `readers.Source`: the decode-like workload that both have, and prefill where both have it.
 
-    Raises UserError when they share no workload, or more than one besides prefill.
+    ``workload`` names the one to compare where they share several. ``across`` compares under different conditions all
+    the same, and names them; ``control`` is one contender measured twice, which bounds the noise. Raises UserError when
+    they share no workload, or differ in conditions without ``across``.
     """
-    shared = [workload for workload in a.workloads() if workload in b.workloads()]
-    if not shared:
+    decode, prefill = _pair(a, b, workload, across)
+    if not decode and (targets.speed or targets.throughput or targets.concurrency):
+        raise UserError(
+            f"a target was given, but {a.spec} and {b.spec} share prefill only; prefill curves have no speed to match"
+        )
+    return FullComparison(
+        _compare(a, b, decode, targets, across, control) if decode else None,
+        _compare(a, b, prefill, MEASURED_POINTS, across, control) if prefill else None,
+    )
+
+
+def _pair(a, b, workload: str | None, across: bool) -> tuple[tuple[str, str] | None, tuple[str, str] | None]:
+    """Names of the decode-like workload on both sides, and of prefill; None for what they do not share."""
+    if workload is not None:
+        for source in (a, b):
+            if workload not in source.workloads():
+                raise UserError(f"{source.spec}: no workload {workload!r}; there is: {', '.join(source.workloads())}")
+        return (None, (workload, workload)) if a.is_prefill(workload) else ((workload, workload), None)
+    shared = [name for name in a.workloads() if name in b.workloads()]
+    decode = [(name, name) for name in shared if not a.is_prefill(name)]
+    prefill = [(name, name) for name in shared if a.is_prefill(name)]
+    if not decode:
+        alone = [[name for name in source.workloads() if not source.is_prefill(name)] for source in (a, b)]
+        if all(len(names) == 1 for names in alone) and (across or UNSTATED_WORKLOAD in (alone[0][0], alone[1][0])):
+            decode = [(alone[0][0], alone[1][0])]
+    for found in (decode, prefill):
+        if len(found) > 1:
+            raise UserError(
+                f"{a.spec} and {b.spec} share several workloads ({', '.join(name for name, _ in found)}); choose one "
+                "with --workload"
+            )
+    if not decode and not prefill:
         raise UserError(
             f"{a.spec} has workloads {a.workloads()}, {b.spec} has {b.workloads()}; they have none in common"
+            + ("" if across else " (--across compares one with the other all the same)")
         )
-    others = [workload for workload in shared if workload != "prefill"]
-    if len(others) > 1:
-        raise UserError(f"{a.spec} and {b.spec} share several workloads ({', '.join(others)}); split the files")
-    decode = compare(a.curve(others[0]), b.curve(others[0]), at_speed, at_throughput) if others else None
-    targets = ((), ()) if others else (at_speed, at_throughput)
-    prefill = compare(a.curve("prefill"), b.curve("prefill"), *targets) if "prefill" in shared else None
-    return FullComparison(decode, prefill)
+    return decode[0] if decode else None, prefill[0] if prefill else None
+
+
+def _compare(a, b, names: tuple[str, str], targets: Targets, across: bool, control: Control | None) -> Comparison:
+    label_a, label_b = _labels(a, b)
+    curve_a, curve_b = a.curve(names[0], label_a), b.curve(names[1], label_b)
+    unlike = check_alike(curve_a, curve_b, across)
+    bound = None
+    if control and all(names[0] in source.workloads() for source in (control.first, control.again)):
+        bound = compare(
+            control.first.curve(names[0]), control.again.curve(names[0], f"{control.again.contender} (A/A)")
+        )
+    comparison = compare(
+        curve_a,
+        curve_b,
+        targets.speed,
+        targets.throughput,
+        at_concurrency=targets.concurrency,
+        control=bound,
+        requests_a=a.requests(names[0]),
+        requests_b=b.requests(names[1]),
+    )
+    found = [*unlike, *a.incomplete(names[0]), *b.incomplete(names[1])]
+    return replace(comparison, warnings=[*map(str, found), *comparison.warnings])
+
+
+def _labels(a, b) -> tuple[str, str]:
+    """The contenders' names, with their files where both are called the same."""
+    if a.contender != b.contender:
+        return a.contender, b.contender
+    return f"{a.contender} [{a.spec}]", f"{b.contender} [{b.spec}]"

@@ -113,28 +113,43 @@ def other_axis(axis: Axis) -> Axis:
     return "throughput" if axis == "speed" else "speed"
 
 
-def _pchip(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Coefficients [interval, 4], highest power first, in the distance from the left knot.
+def pchip_slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Slopes [..., knots] of monotone cubics through ``y`` [..., knots] at the common ``x`` [knots], two or more.
 
     Written out because importing scipy.interpolate takes a quarter of the second that `compare` may take; the tests
     hold it to scipy's PchipInterpolator. scipy takes the slope at each end from three points, which is off by up to
     1.2 % in a multiplier on smooth curves; four points keep it under 0.5 %.
     """
+    width, secant = np.diff(x), np.diff(y) / np.diff(x)
+    slopes = np.empty(y.shape)
+    slopes[..., 1:-1] = _inner_slopes(width, secant)
+    slopes[..., 0] = _end_slope(x[:4], y[..., :4])
+    slopes[..., -1] = _end_slope(x[:-5:-1], y[..., :-5:-1])
+    return slopes
+
+
+def cubic_coefficients(width, left, right, slope_left, slope_right) -> np.ndarray:
+    """Coefficients [..., 4], highest power first, of the cubic between two knots, in the distance from the left one.
+
+    ``left`` and ``right`` are values, the slopes are those of `pchip_slopes`; all broadcast.
+    """
+    secant = (right - left) / width
+    cubic = (slope_left + slope_right - 2 * secant) / width**2
+    square = (3 * secant - 2 * slope_left - slope_right) / width
+    return np.stack(np.broadcast_arrays(cubic, square, slope_left, left), axis=-1)
+
+
+def _pchip(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Coefficients [interval, 4] of all intervals; none for a single point."""
     if len(y) == 1:
         return np.empty((0, 4))
-    width, secant = np.diff(x), np.diff(y) / np.diff(x)
-    slopes = np.empty(len(y))
-    slopes[1:-1] = _inner_slopes(width, secant)
-    slopes[0] = _end_slope(x[:4], y[:4])
-    slopes[-1] = _end_slope(x[:-5:-1], y[:-5:-1])
-    left, right = slopes[:-1], slopes[1:]
-    cubic, square = (left + right - 2 * secant) / width**2, (3 * secant - 2 * left - right) / width
-    return np.stack([cubic, square, left, y[:-1]], axis=1)
+    slopes = pchip_slopes(x, y)
+    return cubic_coefficients(np.diff(x), y[:-1], y[1:], slopes[:-1], slopes[1:])
 
 
 def _inner_slopes(width: np.ndarray, secant: np.ndarray) -> np.ndarray:
     """Weighted harmonic mean of the secants on both sides, 0 where they differ in sign (Fritsch and Butland 1984)."""
-    before, after = secant[:-1], secant[1:]
+    before, after = secant[..., :-1], secant[..., 1:]
     weight_before, weight_after = width[:-1] + 2 * width[1:], 2 * width[:-1] + width[1:]
     rising_or_falling = before * after > 0
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -142,20 +157,20 @@ def _inner_slopes(width: np.ndarray, secant: np.ndarray) -> np.ndarray:
     return np.where(rising_or_falling, mean, 0.0)
 
 
-def _end_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Slope at x[0] of the polynomial through all points, kept within [0, 3] secants of the first two.
+def _end_slope(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Slope [...] at x[0] of the polynomial through all points of ``y`` [..., points], kept within [0, 3] secants of
+    the first two.
 
     Inside these limits the cubic stays monotone (Fritsch and Carlson 1980).
     """
-    secant = (y[1] - y[0]) / (x[1] - x[0])
+    secant = (y[..., 1] - y[..., 0]) / (x[1] - x[0])
     # Newton's divided differences: the slope is the sum of each times the product of the distances before it.
-    slope, differences, reach = 0.0, y.astype(float), 1.0
+    slope, differences, reach = 0.0, y, 1.0
     for order in range(1, len(x)):
         differences = np.diff(differences) / (x[order:] - x[:-order])
-        slope += differences[0] * reach
+        slope = slope + differences[..., 0] * reach
         reach *= x[0] - x[order]
-    low, high = sorted((0.0, 3 * secant))
-    return float(min(max(slope, low), high))
+    return np.clip(slope, np.minimum(0.0, 3 * secant), np.maximum(0.0, 3 * secant))
 
 
 def _cubic(c: Sequence[float], step: float) -> float:

@@ -149,8 +149,8 @@ def reduce_trace(
     ``output_throughput_tok_per_s`` counts all devices together in the window that ``window`` names:
     "steady" where there is one, else "full"; the full-run number is kept beside it. "p90 speed" is
     1/p90(TPOT), the slow side. Failed and empty requests enter no latency and no token count, but their
-    time stays in the window. What cannot be computed is None. Raises UserError for no requests, a bad
-    concurrency or a contradictory trace.
+    time stays in the window; ``client_lag_ms`` is the median time from scheduled to sent. What cannot be
+    computed is None. Raises UserError for no requests, a bad concurrency or a contradictory trace.
     """
     _check(requests, "concurrency", concurrency, devices)
     done = [r for r in requests if r.completed]
@@ -185,6 +185,7 @@ def reduce_trace(
         "tokens_per_chunk": tokens / sum(n > 0 for r in done for n in r.arrival_tokens) if done else None,
         "occupancy": throughput / (concurrency * speed) if throughput and speed else None,
         "achieved_concurrency": mean_in_flight(requests, window),
+        "client_lag_ms": 1e3 * float(np.median([r.sent_s - r.scheduled_s for r in requests])),
     }
 
 

@@ -1,6 +1,6 @@
 """Same-speed and same-throughput multipliers at one operating point, and every reason to refuse one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,6 +15,23 @@ MIN_REPEATS = 3  # fewer say nothing about their own spread
 AHEAD_A, AHEAD_B, UNDECIDED = "A ahead", "B ahead", "undecided"
 NO_DIFFERENCE, NOT_MEASURED = "no difference shown", "not measured"
 
+MATCH_FIELDS = (
+    "load_a",
+    "load_b",
+    "speed",
+    "throughput",
+    "speed_a",
+    "throughput_a",
+    "estimate",
+    "linear",
+    "log_log",
+    "bracket_low",
+    "bracket_high",
+    "floor",
+    "sensitivity",
+    "refused",
+)
+
 
 class Refused(Exception):
     """A reading that the rules forbid; the text is the reason, with its numbers."""
@@ -24,8 +41,9 @@ class Refused(Exception):
 class Reading:
     """One curve read where ``axis`` equals a target.
 
-    load: the load there · value: the other axis, by the estimate (PCHIP) · linear, log_log: the same by
-    straight lines · measured: on a measured point, so that nothing was interpolated.
+    load: the load there · value: the other axis, by the estimate (PCHIP) · linear, log_log: the same by straight
+    lines · measured: on a measured point, so that nothing was interpolated · sensitivity: |d log value / d log
+    target|, None for a single point · neighbours: the measured loads next to it (one for a single point).
     """
 
     load: float
@@ -33,6 +51,47 @@ class Reading:
     linear: float
     log_log: float
     measured: bool
+    sensitivity: float | None
+    neighbours: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Curve A over curve B where both have ``target`` on ``axis``; a reading is None where it was refused.
+
+    floor uses measured points only: the best point of A with at least the target, over B's measured point, or over
+    the better of B's two neighbours where B itself is interpolated. It needs no reading, so it is kept wherever
+    the target lies inside both ranges.
+    """
+
+    axis: Axis
+    target: float
+    of_a: Reading | None
+    of_b: Reading | None
+    floor: float | None
+    refused: str | None
+
+    def row(self) -> dict:
+        """Multiplier, bracket (the span of the estimate, the plain linear and the log-log multiplier), floor,
+        sensitivity of A, operating points; all but target and floor are None where a reading was refused."""
+        other, row = other_axis(self.axis), dict.fromkeys(MATCH_FIELDS)
+        row |= {self.axis: self.target, "floor": self.floor, "refused": self.refused}
+        if self.refused is not None:
+            return row
+        of_a, of_b = self.of_a, self.of_b
+        ratios = [of_a.value / of_b.value, of_a.linear / of_b.linear, of_a.log_log / of_b.log_log]
+        row |= dict(zip(("estimate", "linear", "log_log"), ratios, strict=True))
+        row |= {
+            "load_a": of_a.load,
+            "load_b": of_b.load if of_b.measured else None,
+            other: of_b.value,
+            f"{self.axis}_a": self.target,
+            f"{other}_a": of_a.value,
+            "bracket_low": min(ratios),
+            "bracket_high": max(ratios),
+            "sensitivity": of_a.sensitivity,
+        }
+        return row
 
 
 def read(curve: ParametricCurve, axis: Axis, target: float, slope_rule: bool = True) -> Reading:
@@ -51,80 +110,66 @@ def read(curve: ParametricCurve, axis: Axis, target: float, slope_rule: bool = T
     if slope_rule:
         _check_slope(curve, axis, solution)
     linear, log_log = (curve.straight(axis, target, solution, logarithmic) for logarithmic in (False, True))
-    return Reading(solution.load, curve.at(other, solution), linear, log_log, solution.knot is not None)
-
-
-def matched_row(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> dict:
-    """The multiplier A over B with ``axis`` held at ``target``, with bracket, floor and operating points.
-
-    ``axis`` "speed" gives the same-speed multiplier, "throughput" the same-throughput one. The bracket
-    spans the estimate, the plain linear and the log-log reading. The floor uses measured points only: the
-    best point of A with at least the target, over B's measured point, or over the better of B's two
-    neighbours where B itself is interpolated. When either curve may not be read, ``refused`` says why and
-    estimate and bracket are None; the floor is kept where the target lies inside both ranges, because it
-    needs no reading.
-    """
-    other = other_axis(axis)
-    row = dict.fromkeys(
-        (
-            "load_a",
-            "load_b",
-            "speed",
-            "throughput",
-            "speed_a",
-            "throughput_a",
-            "estimate",
-            "bracket_low",
-            "bracket_high",
-            "floor",
-            "refused",
-        )
+    held, moved = curve.slope(axis, solution), curve.slope(other, solution)
+    return Reading(
+        solution.load,
+        curve.at(other, solution),
+        linear,
+        log_log,
+        solution.knot is not None,
+        abs(moved / held) if held else None,
+        tuple(curve.loads[solution.interval : solution.interval + 2].tolist()),
     )
-    row[axis] = target
+
+
+def match(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> Match:
+    """A over B with ``axis`` held at ``target``: "speed" gives the same-speed multiplier, "throughput" the
+    same-throughput one. When either curve may not be read, ``refused`` says why."""
     readings, reasons = [], []
     for curve in (a, b):
         try:
             readings.append(read(curve, axis, target))
         except Refused as refusal:
+            readings.append(None)
             reasons.append(str(refusal))
-    if a.solve(axis, target) and b.solve(axis, target):
-        row["floor"] = _floor(a, b, axis, target)
-    if reasons:
-        row["refused"] = "; ".join(reasons)
-        return row
-    of_a, of_b = readings
-    ratios = [of_a.value / of_b.value, of_a.linear / of_b.linear, of_a.log_log / of_b.log_log]
-    row.update(
-        {
-            "load_a": of_a.load,
-            "load_b": of_b.load if of_b.measured else None,
-            other: of_b.value,
-            f"{axis}_a": target,
-            f"{other}_a": of_a.value,
-            "estimate": ratios[0],
-            "bracket_low": min(ratios),
-            "bracket_high": max(ratios),
-        }
-    )
-    return row
+    reachable = a.solve(axis, target) and b.solve(axis, target)
+    floor = _floor(a, b, axis, target) if reachable else None
+    return Match(axis, target, *readings, floor, "; ".join(reasons) or None)
+
+
+def matched_row(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> dict:
+    """`match` as a row."""
+    return match(a, b, axis, target).row()
 
 
 def verdict(
-    estimate: float | None, spans: Iterable[tuple[float | None, float | None]], log_ratios: Sequence[float]
+    estimate: float | None,
+    interval: tuple[float | None, float | None],
+    bracket: tuple[float | None, float | None] = (None, None),
+    log_ratios: Sequence[float] = (),
+    bound: float | None = None,
 ) -> str:
-    """Who is ahead. A bracket or interval in ``spans`` that contains 1 shows no difference, and nor do
-    repeats that point both ways. Fewer than three repeats have no interval and decide nothing: the ratio
-    stands, the verdict is "undecided". Without an estimate, nothing was measured."""
+    """Who is ahead.
+
+    An interval or bracket that contains 1 shows no difference, and nor do two repeats that point both ways, nor an
+    estimate within ``bound``, the factor by which an A/A control differs from itself. Without an interval (fewer
+    than three repeats) nothing is decided: the ratio stands, the verdict is "undecided". Without an estimate,
+    nothing was measured.
+    """
     if estimate is None:
         return NOT_MEASURED
-    contains_one = any(low is not None and low <= 1 + SAME and high >= 1 - SAME for low, high in spans)
+    contains_one = any(low is not None and low <= 1 + SAME and high >= 1 - SAME for low, high in (interval, bracket))
     both_ways = len(log_ratios) == 2 and min(log_ratios) <= 0 <= max(log_ratios)
-    has_interval = len(log_ratios) >= MIN_REPEATS
-    if contains_one or both_ways or abs(estimate - 1) <= SAME:
+    if contains_one or both_ways or abs(estimate - 1) <= SAME or within_bound(estimate, bound):
         return NO_DIFFERENCE
-    if not has_interval:
+    if interval[0] is None:
         return UNDECIDED
     return AHEAD_A if estimate > 1 else AHEAD_B
+
+
+def within_bound(estimate: float, bound: float | None) -> bool:
+    """True when a multiplier is no further from 1 than an A/A control, by a factor of ``bound``, was."""
+    return bound is not None and max(estimate, 1 / estimate) <= bound * (1 + SAME)
 
 
 def _floor(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> float:

@@ -4,18 +4,28 @@ together."""
 import pandas as pd
 
 from wholecurve.curves.compare import Comparison
-from wholecurve.curves.cost import capacity_gain, cost_cut
+from wholecurve.curves.costs.formulas import capacity_gain, cost_cut
+from wholecurve.curves.multipliers import NO_DIFFERENCE, within_bound
 
 
 def multiplier_text(
     value: float | None, low: float | None = None, high: float | None = None, n: int | None = None
 ) -> str:
-    """'1.42× [1.38, 1.47]', or '1.42× (n = 1, no interval)', or 'not measured' without a value."""
+    """'1.42× [1.38, 1.47]', '1.42× [1.38, open]', '1.42× (n = 1, no interval)', or 'not measured' without a value.
+
+    An open end (low = 0, high infinite) lies beyond what was measured. Where an interval was read back from JSON, its
+    infinite end is None and is open too.
+    """
     if value is None or pd.isna(value):
         return "not measured"
-    if low is not None and not pd.isna(low):
-        return f"{value:.2f}× [{low:.2f}, {high:.2f}]"
+    ends = [None if end is None or pd.isna(end) else end for end in (low, high)]
+    if ends != [None, None]:
+        return f"{value:.2f}× [{', '.join(_end_text(end) for end in ends)}]"
     return f"{value:.2f}×" if n is None else f"{value:.2f}× (n = {n}, no interval)"
+
+
+def _end_text(end: float | None) -> str:
+    return "open" if end is None or end == 0 or end == float("inf") else f"{end:.2f}"
 
 
 def gain_text(multiplier: float) -> str:
@@ -26,7 +36,7 @@ def gain_text(multiplier: float) -> str:
 
 def direct_table(comparison: Comparison) -> pd.DataFrame:
     """One row per load: both direct ratios with intervals, B's operating point, verdict or reason."""
-    rows = []
+    rows, bound = [], _bound(comparison, "direct")
     for row in comparison.direct.itertuples():
         load = row.load_b if pd.notna(row.load_b) else row.load_a
         cells = {
@@ -36,22 +46,23 @@ def direct_table(comparison: Comparison) -> pd.DataFrame:
         }
         if comparison.a.has_speed:
             cells["speed A/B"] = multiplier_text(row.speed_ratio, row.speed_low, row.speed_high, row.n)
-        rows.append(cells | {"verdict": _outcome(row)})
+        rows.append(cells | {"verdict": _outcome(row, row.ratio, bound)})
     return pd.DataFrame(rows)
 
 
 def same_speed_table(comparison: Comparison) -> pd.DataFrame:
     """One row per speed: A's throughput over B's there, with bracket, floor and both operating points."""
-    return _matched_table(comparison.same_speed)
+    return _matched_table(comparison.same_speed, _bound(comparison, "same_speed"))
 
 
 def same_throughput_table(comparison: Comparison) -> pd.DataFrame:
     """One row per throughput: A's speed over B's there, with bracket, floor and both operating points."""
-    return _matched_table(comparison.same_throughput)
+    return _matched_table(comparison.same_throughput, _bound(comparison, "same_throughput"))
 
 
 def summary_table(comparison: Comparison) -> pd.DataFrame:
-    """One row per multiplier: minimum, median, maximum with B's load, and how many rows were refused."""
+    """One row per multiplier: minimum, median, maximum with B's load, how many rows were refused, and the A/A bound
+    where there is a control."""
     rows = []
     for key, name in (
         ("direct", "direct, throughput"),
@@ -66,11 +77,15 @@ def summary_table(comparison: Comparison) -> pd.DataFrame:
             else f"{multiplier_text(found[part]['value'])} at load {_loads(found[part]['points'])} of B"
             for part in ("min", "median", "max")
         }
-        rows.append({"multiplier": name, **cells, "read": found["read"], "refused": found["refused"]})
+        row = {"multiplier": name, **cells, "read": found["read"], "refused": found["refused"]}
+        if comparison.summary["control"] is not None:
+            bound = _bound(comparison, key)
+            row["A/A control differs by up to"] = "not measured" if bound is None else f"{bound:.3f}×"
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _matched_table(frame: pd.DataFrame) -> pd.DataFrame:
+def _matched_table(frame: pd.DataFrame, bound: float | None) -> pd.DataFrame:
     columns = [
         "load of B",
         "B's operating point",
@@ -79,6 +94,8 @@ def _matched_table(frame: pd.DataFrame) -> pd.DataFrame:
         "A/B",
         "bracket",
         "at least",
+        "1 % moves it by",
+        "resamples outside",
         "verdict",
     ]
     rows = []
@@ -93,10 +110,21 @@ def _matched_table(frame: pd.DataFrame) -> pd.DataFrame:
                 multiplier_text(row.estimate, row.low, row.high, row.n),
                 bracket,
                 "" if pd.isna(row.floor) else f"{row.floor:.2f}×",
-                _outcome(row),
+                "" if pd.isna(row.sensitivity) else f"{row.sensitivity:.2g} %",
+                "" if pd.isna(row.outside_share) else _share(row.outside_share),
+                _outcome(row, row.estimate, bound),
             )
         )
     return pd.DataFrame(rows, columns=columns)
+
+
+def _share(share: float) -> str:
+    return "<1 %" if 0 < share < 0.01 else f"{share:.0%}".replace("%", " %")
+
+
+def _bound(comparison: Comparison, multiplier: str) -> float | None:
+    control = comparison.summary["control"]
+    return control[multiplier]["bound"] if control and control[multiplier] else None
 
 
 def _point(speed: float, throughput: float) -> str:
@@ -112,5 +140,9 @@ def _loads(points: list[dict]) -> str:
     return " and ".join(f"{p['load_b']:g}" for p in points)
 
 
-def _outcome(row) -> str:
-    return row.verdict if row.refused is None or pd.isna(row.refused) else f"{row.verdict}: {row.refused}"
+def _outcome(row, value: float, bound: float | None) -> str:
+    if row.refused is not None and not pd.isna(row.refused):
+        return f"{row.verdict}: {row.refused}"
+    if row.verdict == NO_DIFFERENCE and within_bound(value, bound):
+        return f"{row.verdict}: within the A/A control ({bound:.3f}×)"
+    return row.verdict

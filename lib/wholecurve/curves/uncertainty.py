@@ -1,4 +1,7 @@
-"""How far repeats agree: paired log ratios and the t interval over them. The unit of replication is a run."""
+"""How far repeats agree, one by one: paired log ratios, the t interval over them, and the curve of each repeat alone.
+
+The unit of replication is a run. The intervals of matched multipliers come from `bootstrap`.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -45,12 +48,11 @@ def matched_log_ratios(
     load_b: float | None = None,
     target: float | None = None,
 ) -> tuple[list[float], int]:
-    """The multiplier again for each repeat r, from the curves of repeat r alone: (log ratios, repeats left
-    out).
+    """The multiplier again for each repeat r, from the curves of repeat r alone: (log ratios, repeats left out).
 
-    With ``load_b`` the operating point is B's own point of that repeat at that load; else ``target`` holds
-    for all. A repeat whose curve misses the target, or meets it several times, leaves the overlap and is
-    counted. The slope rule is not applied again: dropping the flatter repeats would bias the rest.
+    They tell whether two runs point the same way, and how many miss the target on their own; they give no interval.
+    With ``load_b`` the operating point is B's own point of that repeat at that load; else ``target`` holds for all. A
+    repeat whose curve misses the target, or meets it several times, is left out and counted.
     """
     ratios, left = [], 0
     for r in sorted(a.keys() & b.keys()):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -142,7 +143,8 @@ def _multiplier_label(ax: Axes, row: Mapping, kind: str, ends) -> Label:
     if _missing(row.get("low")):
         text += f"\nn = {int(row['n'])}, no interval" if not _missing(row.get("n")) else ""
     else:
-        text += f"\n{value_text(row['low'])} to {value_text(row['high'])}, n = {int(row['n'])}"
+        low, high = ("open" if row[end] in (0, np.inf) else value_text(row[end]) for end in ("low", "high"))
+        text += f"\n{low} to {high}, n = {int(row['n'])}"
     if row.get("verdict") == "no difference shown":
         text += "\nno difference shown"
     middle = [(ends[0][i] * ends[1][i]) ** 0.5 for i in (0, 1)]

@@ -103,7 +103,8 @@ def _draw_kind(ax: Axes, one: Drawn, obstacles: Obstacles) -> None:
     _draw_range(ax, x, rows["low"], rows["high"], obstacles, f"interval {kind.name}",
                 colors=kind.colour, linewidth=1.3)  # fmt: skip
     for edge in ("low", "high"):
-        ax.plot(x, rows[edge], "_", color=kind.colour, markersize=6, markeredgewidth=1.3, zorder=2)
+        closed = rows[edge].where((rows[edge] > 0) & (rows[edge] < np.inf))
+        ax.plot(x, closed, "_", color=kind.colour, markersize=6, markeredgewidth=1.3, zorder=2)
     ax.plot(x, rows["floor"], "_", color=kind.colour, markersize=10, markeredgewidth=2.0, zorder=2.5,
             gid=f"floor {kind.name}")  # fmt: skip
     ax.plot(
@@ -120,6 +121,8 @@ def _draw_kind(ax: Axes, one: Drawn, obstacles: Obstacles) -> None:
 
 def _draw_range(ax, x, low, high, obstacles: Obstacles, gid: str, **style) -> None:
     has = low.notna() & high.notna()
+    # An open end (0 or infinite) runs to the edge of the Axes and has no cap.
+    low, high = low.clip(lower=ax.get_ylim()[0]), high.clip(upper=ax.get_ylim()[1])
     ax.vlines(x[has], low[has], high[has], zorder=2, gid=gid, **style).set_capstyle("butt")
     for at, bottom, top in zip(x[has], low[has], high[has], strict=True):
         obstacles.add_path(ax.transData.transform([(at, bottom), (at, top)]))

@@ -18,6 +18,7 @@ from wholecurve.files import slug
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import run_bounds
 from wholecurve.runs.provenance import hardware_line
+from wholecurve.runs.requests import run_requests
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ def control_names(run: RunFolder) -> list[str]:
 
 
 def comparisons(run: RunFolder, workload: str) -> list[Comparison]:
-    """The first contender over each other one, in the order of the plan; the A/A controls come last."""
+    """The first contender over each other one, in the order of the plan; the A/A controls come last.
+
+    A control of the first contender bounds the noise of the other comparisons.
+    """
     points = run.points()
     names = [contender["name"] for contender in run.plan["plan"]["contenders"]]
     controls = control_names(run)
@@ -46,8 +50,16 @@ def comparisons(run: RunFolder, workload: str) -> list[Comparison]:
     ordered = [name for name in names[1:] if name not in controls] + controls
     if names[0] not in present:
         return []
-    first = Curve.from_points(points, names[0], workload)
-    return [compare(first, Curve.from_points(points, name, workload)) for name in ordered if name in present]
+    requests = {name: run_requests(run, name, workload) for name in present} if workload == "decode" else {}
+
+    def over(name: str, control: Comparison | None) -> Comparison:
+        curves = (Curve.from_points(points, one, workload) for one in (names[0], name))
+        drawn = {"requests_a": requests.get(names[0]), "requests_b": requests.get(name)}
+        return compare(*curves, control=control, **drawn)
+
+    repeated = {contender["name"]: contender["control_of"] for contender in run.plan["plan"]["contenders"]}
+    again = next((over(name, None) for name in controls if name in present and repeated[name] == names[0]), None)
+    return [over(name, None if name in controls else again) for name in ordered if name in present]
 
 
 def source_line(run: RunFolder) -> str:

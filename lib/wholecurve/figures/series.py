@@ -37,14 +37,18 @@ class Series:
     median: pd.DataFrame
 
 
+# What throughput is divided by, and its unit; "server" is one whose number of devices the source does not say.
+DEVICES = {"gpu": ("per GPU", "tok/s/GPU"), "cpu": ("per machine", "tok/s"), "server": ("per server", "tok/s")}
+
+
 def device_label(points: pd.DataFrame) -> tuple[str, str]:
-    """Return ("per GPU", "tok/s/GPU") or ("per machine", "tok/s"); CPU and GPU together is a UserError."""
+    """Return ("per GPU", "tok/s/GPU"), ("per machine", "tok/s") or ("per server", "tok/s"); several is a UserError."""
     kinds = sorted(set(points["device_kind"]))
-    if kinds == ["gpu"]:
-        return "per GPU", "tok/s/GPU"
-    if kinds == ["cpu"]:
-        return "per machine", "tok/s"
-    raise UserError(f"column 'device_kind' holds {', '.join(map(repr, kinds))}; one figure shows either 'cpu' or 'gpu'")
+    if len(kinds) == 1 and kinds[0] in DEVICES:
+        return DEVICES[kinds[0]]
+    raise UserError(
+        f"column 'device_kind' holds {', '.join(map(repr, kinds))}; one figure shows either 'cpu' or 'gpu' or 'server'"
+    )
 
 
 def window_label(points: pd.DataFrame) -> str:

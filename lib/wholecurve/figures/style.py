@@ -62,6 +62,7 @@ class SourceStyle:
 SOURCES = {
     "measured (gpu)": SourceStyle("o", "●", True, "-"),
     "measured (cpu)": SourceStyle("s", "■", True, "-"),
+    "measured (device unstated)": SourceStyle("h", "⬢", True, "-"),
     "static (compiled, not run)": SourceStyle("D", "◇", False, ":"),
     "model (roofline)": SourceStyle("^", "△", False, "--"),
     "published": SourceStyle("v", "▽", False, "--"),

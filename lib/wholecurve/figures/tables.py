@@ -136,7 +136,7 @@ def multiplier_table(comparison: Comparison) -> pd.DataFrame:
     inside); `says` is the verdict of the direct throughput ratio.
     """
     rows = []
-    for direct in comparison.direct.itertuples():
+    for direct in comparison.direct[~comparison.direct["stated"]].itertuples():
         row = {
             "load": f"{direct.load_b if pd.notna(direct.load_b) else direct.load_a:g}",
             "direct, throughput": multiplier_text(direct.ratio, direct.low, direct.high, direct.n),

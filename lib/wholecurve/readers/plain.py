@@ -2,11 +2,13 @@
 
 Columns: contender, concurrency, decode_speed_tok_per_s (one user), output_throughput_tok_per_s (all devices
 together), gpus (empty for a CPU machine); repeat may be left out, which means 1, and so may workload, which
-means "decode". Optional latencies carry percentile and unit in the name, as ttft_p50_ms or e2e_p90_s, for
-ttft, tpot and e2e.
+means "decode". Optional: model, precision and hardware (compared between both sides of a multiplier), n_completed and
+n_failed (requests), power_w_per_device, and latencies that carry percentile and unit in the name, as ttft_p50_ms or
+e2e_p90_s, for ttft, tpot and e2e.
 """
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterator
@@ -15,9 +17,12 @@ from pathlib import Path
 import pandas as pd
 
 from wholecurve.errors import UserError
+from wholecurve.readers.content import check_last_line
 
 REQUIRED = ("contender", "concurrency", "decode_speed_tok_per_s", "output_throughput_tok_per_s", "gpus")
-OPTIONAL = ("repeat", "workload")
+CONDITIONS = ("model", "precision", "hardware")
+COUNTS = ("n_completed", "n_failed")
+OPTIONAL = ("repeat", "workload", *CONDITIONS, *COUNTS, "power_w_per_device")
 LATENCY = re.compile(r"(ttft|tpot|e2e)_(p50|p90|p99)_(ms|s)")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
@@ -60,11 +65,12 @@ def read_plain(path: str | Path) -> pd.DataFrame:
 def _csv(path: Path) -> tuple[list[str], list[Row]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(_csv_lines(path, file))
+            text = file.read()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not text in UTF-8 (byte {error.start}); a CSV file is needed") from error
+    lines = list(_csv_lines(path, io.StringIO(text, newline="")))
     if not lines:
         raise UserError(f"{path}: the file is empty; a line of column names and one line per point are needed")
     columns = [name.strip() for name in lines[0][1]]
@@ -77,6 +83,7 @@ def _csv(path: Path) -> tuple[list[str], list[Row]]:
                 "columns; the line is cut off or has a comma too many"
             )
         rows.append((f"line {number}", dict(zip(columns, (cell.strip() for cell in cells)))))
+    check_last_line(path, text)
     return columns, rows
 
 
@@ -148,6 +155,11 @@ def _point(where: str, cells: dict[str, str]) -> dict:
         ),
         "window": "full",
     }
+    point |= {name: cells[name] for name in filter(cells.get, CONDITIONS)}
+    for name in filter(cells.get, COUNTS):
+        point[name] = _whole(where, name, cells[name], least=0)
+    if cells.get("power_w_per_device"):
+        point["power_w_per_device"] = _positive(where, "power_w_per_device", cells["power_w_per_device"])
     for name in filter(LATENCY.fullmatch, cells):
         # An empty latency was not measured; only the two axes of the curve must be there.
         value = _positive(where, name, cells[name]) if cells[name] else math.nan
@@ -181,8 +193,8 @@ def _positive(where: str, field: str, text: str) -> float:
     return value
 
 
-def _whole(where: str, field: str, text: str) -> int:
-    value = _positive(where, field, text)
+def _whole(where: str, field: str, text: str, least: int = 1) -> int:
+    value = 0.0 if least == 0 and text == "0" else _positive(where, field, text)
     if value != int(value):
-        raise UserError(f"{where}: {field} is {text}; a whole number from 1 up is needed")
+        raise UserError(f"{where}: {field} is {text}; a whole number from {least} up is needed")
     return int(value)

@@ -1,0 +1,1 @@
+"""What tokens cost, in dollars and joules, and against which latency."""

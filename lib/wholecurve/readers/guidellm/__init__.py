@@ -1,0 +1,1 @@
+"""GuideLLM reports, versions 1 and 2."""

@@ -1,0 +1,1 @@
+"""llama-bench and llama-batched-bench."""

@@ -1,0 +1,1 @@
+"""vLLM and SGLang: one client measures the server from outside, and both write nearly the same fields."""
