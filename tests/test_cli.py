@@ -83,6 +83,38 @@ def test_show_prints_canonical_metrics_and_exits_with_2_when_a_file_is_refused(f
     assert refused.stderr == "wholecurve: empty.json: the file is empty; a result file is needed\n"
 
 
+def test_a_frontier_is_labelled_and_takes_no_targets(files):
+    (found,) = json.loads(run("compare", "both.csv", "b.csv", "--frontier", "--json", cwd=files).stdout)["frontiers"]
+    assert "frontier of 2 configurations, not one engine's curve" in found["label"]
+    assert {row["floor"] for row in found["same_speed"]} and found["a"]["configurations"] == ["a", "b"]
+    refused = run("compare", "both.csv", "b.csv", "--frontier", "--at-speed", "80", cwd=files, code=2)
+    assert "it takes no targets and no control" in refused.stderr
+
+
+def test_a_stated_concurrency_is_read_or_refused_but_never_interpolated(files):
+    command = ("compare", "a.csv", "b.csv", "--at-concurrency", "4", "--at-concurrency", "3", "--json")
+    four, three = json.loads(run(*command, cwd=files).stdout)["direct"][-2:]
+    assert four["stated"] and four["ratio"] == pytest.approx(1.2) and not four["refused"]
+    assert three["ratio"] is None and "was not measured at load 3" in three["refused"]
+
+
+def test_costs_come_from_a_rate_and_are_absent_without_one(files):
+    document = json.loads(run("cost", "a.csv", "b.csv", "--rate", "3.6", "--json", cwd=files).stdout)
+    row = document["costs"][0]
+    assert row["usd_per_million_tokens"] * row["throughput_tok_per_s"] == pytest.approx(3.6 / 3600 * 1e6)
+    without = json.loads(run("cost", "a.csv", "--json", cwd=files).stdout)["costs"][0]
+    assert without["usd_per_million_tokens"] is None and "no rate was given" in without["cost_missing"]
+    assert "the rate is -1" in run("cost", "a.csv", "--rate", "-1", cwd=files, code=2).stderr
+
+
+def test_the_audit_prints_one_document_and_refuses_a_file_that_is_none(files):
+    document = json.loads(run("audit", "--json").stdout)
+    assert {"id", "text", "source", "verdict", "arithmetic", "checks"} <= set(document["claims"][0])
+    assert sum(document["counts"].values()) == len(document["claims"]) > 50
+    assert "a.csv: " in run("audit", "a.csv", cwd=files, code=2).stderr
+    assert "31% throughput edge" in run("audit").stdout
+
+
 def test_compare_table_says_n_1_and_reasons(files):
     text = run("compare", "both.csv:a", "both.csv:b", cwd=files).stdout
     assert "n = 1, no interval" in text and "not extrapolated" in text and "same throughput" in text

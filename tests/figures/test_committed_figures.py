@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from wholecurve.figures.published_figures import published_costs, published_figures
+from wholecurve.figures.foreign_figure import foreign_figure
+from wholecurve.figures.published_figures import foreign_folder, published_costs, published_figures
 from wholecurve.figures.save import data_sha256
 from wholecurve.files import published_folder
 from wholecurve.readers.published import read_claims
@@ -34,3 +35,10 @@ def test_the_figures_of_costs_are_committed_with_their_data():
     assert costs["contender"].nunique() >= 3 and costs["usd_per_million_tokens"].notna().all()
     for name in ("tokens_per_dollar_vs_latency", "dollars_per_million_vs_latency"):
         assert sidecar(name)["data_sha256"] == data_sha256(costs), f"{name}: run `make figures`"
+
+
+def test_the_figure_of_four_tools_is_committed_with_their_points():
+    figure = foreign_figure(foreign_folder())
+    counts = figure.data.groupby("contender")["load"].nunique()
+    assert counts.to_dict() == dict.fromkeys(("AIPerf", "GuideLLM", "SGLang", "vLLM"), 5)
+    assert sidecar(figure.name)["data_sha256"] == data_sha256(figure.data), "run `make figures`"

@@ -28,9 +28,15 @@ def code_cells(notebook):
 
 
 def test_the_promised_notebooks_are_there():
-    assert {"00_first_study", "20_decode_concurrency", "21_prefill_step_size", "30_matched_points"} <= {
-        path.stem for path in NOTEBOOKS
-    }
+    assert {
+        "00_first_study",
+        "20_decode_concurrency",
+        "21_prefill_step_size",
+        "30_matched_points",
+        "31_headline_audit",
+        "32_cost_and_latency",
+        "33_other_peoples_files",
+    } <= {path.stem for path in NOTEBOOKS}
 
 
 def test_all_code_cells_were_run_in_order_without_error(notebook):

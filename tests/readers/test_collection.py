@@ -46,12 +46,14 @@ def test_a_file_that_is_refused_does_not_stop_the_others(tmp_path):
     table(tmp_path / "good.csv", "a,8,50,400,1")
     table(tmp_path / "bad.csv", "a,8,0,400,1")
     (tmp_path / "picture.png").write_bytes(b"x")
+    (tmp_path / "README.md").write_text("What these files are.\n")
     (tmp_path / ".hidden.csv").write_text("no")
     collection = read_collection([tmp_path])
     assert [one.path.name for one in collection.found] == ["good.csv"]
     (refused,) = collection.refused
     assert "bad.csv, line 2: decode_speed_tok_per_s is 0" in refused
-    assert collection.not_looked_at == 1
+    assert collection.not_looked_at == 2
+    assert "plain text" in read_collection([tmp_path / "README.md"]).refused[0]
 
 
 def test_a_folder_without_any_result_and_a_missing_path_are_refused(tmp_path):

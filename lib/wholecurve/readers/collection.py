@@ -9,7 +9,7 @@ import pandas as pd
 from wholecurve.errors import UserError
 from wholecurve.readers.apart import keep_apart
 from wholecurve.readers.found import Found, Notes, number_repeats
-from wholecurve.readers.recognise import read_file
+from wholecurve.readers.recognise import NoResult, read_file
 from wholecurve.runs import RunFolder
 
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".parquet", ".yaml", ".yml", ".txt", ".log", ".md")
@@ -45,14 +45,19 @@ def read_collection(paths: Iterable[str | Path], gpus: int | None = None) -> Col
     that does not exist raises UserError.
     """
     found, refused, other = [], [], 0
-    units = []
-    for path in map(Path, paths):
+    units, given = [], [Path(path) for path in paths]
+    for path in given:
         inside, outside = _units(path)
         units += inside
         other += outside
     for path in _progress(units):
         try:
             found.append(_with_gpus(_read_unit(path), gpus))
+        except NoResult as error:
+            if path in given:
+                refused.append(str(error))
+            else:
+                other += 1
         except UserError as error:
             refused.append(str(error))
     return Collection(_each_run_once(found), refused, other)

@@ -27,11 +27,15 @@ FORMATS = (
 )
 
 
+class NoResult(UserError):
+    """A file that holds text of people or programs; in a folder of results it is no failed result."""
+
+
 def read_file(path: str | Path) -> Found:
     """The points of one result file of a known tool, or of a plain CSV or Parquet table.
 
     Raises UserError, naming file, row and field, when the format is unknown, nothing in it gives a point, or it is
-    cut off.
+    cut off; NoResult, one of them, for plain text.
     """
     path = Path(path)
     if path.suffix == ".parquet":
@@ -43,6 +47,11 @@ def read_file(path: str | Path) -> Found:
             return reader.read(content, notes)
     if content.kind == "csv":
         return Found(path, "plain table", read_plain(path), Notes())
+    if content.kind == "text":
+        raise NoResult(
+            f"{path}: plain text, not a result file; save the tool's JSON (for example with --save-result or "
+            "--output-file)"
+        )
     raise UserError(f"{path}: {_unknown(content)}")
 
 
@@ -53,8 +62,6 @@ def _readers() -> list:
 
 
 def _unknown(content: Content) -> str:
-    if content.kind == "text":
-        return "plain text, not a result file; save the tool's JSON (for example with --save-result or --output-file)"
     names = list(content.first.fields)
     if not names:
         return f"{content.kind} without any result in it; a list or object of results is needed"

@@ -75,6 +75,12 @@ def read_arrays(record: Record, notes: Notes, totals: Totals) -> Arrays | None:
     except UserError as error:
         notes.leave_out(f"per-request arrays: {str(error).removeprefix(f'{record.where}: ')}", record.where)
         return None
+    if sum(len(r.gaps_s) + 1 > r.tokens for r in arrays.requests) > len(arrays.requests) / 2:
+        notes.leave_out(
+            "more chunks than tokens: the client counted tokens by tokenising the text again, which finds fewer, so "
+            "throughput may be too low and TPOT too high",
+            record.where,
+        )
     if arrays.n_empty:
         notes.leave_out(
             f"{arrays.n_empty} requests that were counted as completed but came back empty: counted as failed",

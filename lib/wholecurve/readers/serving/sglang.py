@@ -107,7 +107,7 @@ def _check_retokenized(record: Record, notes: Notes, totals: Totals) -> None:
         )
     if apart > RETOKENIZED_SAID:
         notes.leave_out("the count of tokenising the text again, more than 5 % off the server's", record.where)
-    notes.convert("output tokens are those that the server reports")
+    notes.convert("output tokens are the server's count where it came with text, else the length that was asked for")
 
 
 def _in_flight(record: Record, notes: Notes, own: dict[str, float]) -> dict[str, float]:
