@@ -15,33 +15,25 @@ from wholecurve.figures.audit_framings import FRAMINGS, framing_plot
 from wholecurve.figures.audit_rows import occupancy_plot, verdict_plot
 from wholecurve.figures.cost import save_cost_figure
 from wholecurve.figures.foreign_figure import foreign_figure
-from wholecurve.figures.run_figures import RunFigure
-from wholecurve.figures.save import save_figure
+from wholecurve.figures.run_figures import RunFigure, write_figure
 from wholecurve.files import published_folder
 from wholecurve.readers import read_file
 from wholecurve.readers.published import read_claims
 from wholecurve.readers.rates import read_rates
 
 PATCHED, AS_PUBLISHED = "DeepInfer (own patched run)", "DeepInfer (published figure)"
+FOREIGN_SOURCE = "Result files of vLLM, SGLang, GuideLLM and AIPerf (data/foreign); llama.cpp server on one CPU core"
 NOT_COMPARED = "TTFT|completion time|requests in flight"
 
 
 def save_published_figures(folder: str | Path) -> list[Path]:
     """Write every figure of published claims, published costs and other tools' files to `folder`; returns the PNGs."""
-    published, paths = read_claims(published_folder()), []
-    for figure in published_figures(published):
-        written = save_figure(
-            figure.make,
-            figure.name,
-            folder,
-            title=figure.title,
-            caption=figure.caption,
-            alt=figure.alt,
-            source=_source(published, figure.data["document"]),
-            data=figure.data,
-        )
-        paths.append(written["png"])
-    paths.append(_save_foreign(Path(folder)))
+    published, folder = read_claims(published_folder()), Path(folder)
+    paths = [
+        write_figure(figure, folder, _source(published, figure.data["document"]))
+        for figure in published_figures(published)
+    ]
+    paths.append(write_figure(foreign_figure(foreign_folder()), folder, FOREIGN_SOURCE))
     written = save_cost_figure(published_costs(), folder, source="Points: InferenceX (data/published)")
     return paths + [path for path in written if path.suffix == ".png"]
 
@@ -49,20 +41,6 @@ def save_published_figures(folder: str | Path) -> list[Path]:
 def foreign_folder() -> Path:
     """The result files of several tools for one server that come with a checkout."""
     return published_folder().parent / "foreign" / "llama-server-smollm2"
-
-
-def _save_foreign(folder: Path) -> Path:
-    figure = foreign_figure(foreign_folder())
-    return save_figure(
-        figure.make,
-        figure.name,
-        folder,
-        title=figure.title,
-        caption=figure.caption,
-        alt=figure.alt,
-        source="Result files of vLLM, SGLang, GuideLLM and AIPerf (data/foreign); llama.cpp server on one CPU core",
-        data=figure.data,
-    )["png"]
 
 
 def published_costs() -> CostPlane:

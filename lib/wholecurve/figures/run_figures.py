@@ -191,19 +191,22 @@ def figure_data(figure: RunFigure) -> pd.DataFrame:
     return figure.data.drop(columns=[name for name in ("settings", "worker_started") if name in figure.data])
 
 
+def write_figure(figure: RunFigure, folder: Path, source: str) -> Path:
+    """Write one figure to `folder`, with `source` at its foot; returns the path of its PNG."""
+    written = save_figure(
+        figure.make,
+        figure.name,
+        folder,
+        title=figure.title,
+        caption=figure.caption,
+        alt=figure.alt,
+        source=source,
+        data=figure_data(figure),
+    )
+    return written["png"]
+
+
 def save_run_figures(run: RunFolder, folder: Path) -> list[Path]:
     """Write every figure of a run to `folder`; returns the PNG paths."""
-    source, paths = source_line(run), []
-    for figure in run_figures(run):
-        written = save_figure(
-            figure.make,
-            figure.name,
-            folder,
-            title=figure.title,
-            caption=figure.caption,
-            alt=figure.alt,
-            source=source,
-            data=figure_data(figure),
-        )
-        paths.append(written["png"])
-    return paths
+    source = source_line(run)
+    return [write_figure(figure, folder, source) for figure in run_figures(run)]
