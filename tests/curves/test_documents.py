@@ -46,3 +46,35 @@ def test_nothing_in_common_is_refused():
 def test_targets_without_decode_are_refused():
     with pytest.raises(UserError, match="prefill curves have no speed"):
         compare_sources(source("wholecurve", "prefill"), source("transformers", "prefill"), Targets(speed=[40.0]))
+
+
+def test_contenders_of_one_name_carry_their_files():
+    ours = source("wholecurve", "decode")
+    twin = Source("runs/b.csv", "wholecurve", ours.points)
+    document = compare_sources(Source("runs/a.csv", "wholecurve", ours.points), twin).to_document()
+    assert (document["a"], document["b"]) == ("wholecurve [a.csv]", "wholecurve [b.csv]")
+    document = compare_sources(Source("other/b.csv", "wholecurve", ours.points), twin).to_document()
+    assert (document["a"], document["b"]) == ("wholecurve [other/b.csv]", "wholecurve [runs/b.csv]")
+
+
+def test_workloads_of_other_names_are_compared_across_or_where_one_is_not_stated():
+    ours = source("wholecurve", "decode")
+    chat = Source("chat.csv", "chat", ours.points.assign(workload="chat", contender="chat"))
+    code = Source("code.csv", "code", ours.points.assign(workload="code", contender="code"))
+    assert compare_sources(ours, chat).decode.direct["ratio"].tolist() == pytest.approx([1.0] * 5)
+    with pytest.raises(UserError, match=r"none in common \(--across"):
+        compare_sources(chat, code)
+    across = compare_sources(chat, code, across=True).decode
+    assert any("workload (chat against code)" in warning for warning in across.warnings)
+
+
+def test_several_shared_workloads_are_chosen_by_name():
+    import pandas as pd
+
+    ours = source("wholecurve", "decode")
+    both = pd.concat([ours.points, ours.points.assign(workload="chat")])
+    two = Source("two.csv", "wholecurve", both)
+    with pytest.raises(UserError, match=r"several workloads \(chat, decode\); choose one with --workload"):
+        compare_sources(two, Source("b.csv", "b", both.assign(contender="b")))
+    chosen = compare_sources(two, Source("b.csv", "b", both.assign(contender="b")), workload="chat")
+    assert chosen.decode.a.workload == "chat" and chosen.prefill is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from wholecurve.curves.compare import Comparison, compare
 from wholecurve.curves.gates.conditions import UNSTATED_WORKLOAD, check_alike
@@ -130,4 +131,6 @@ def _labels(a, b) -> tuple[str, str]:
     """The contenders' names, with their files where both are called the same."""
     if a.contender != b.contender:
         return a.contender, b.contender
-    return f"{a.contender} [{a.spec}]", f"{b.contender} [{b.spec}]"
+    short = [PurePath(source.spec).name for source in (a, b)]
+    places = short if short[0] != short[1] else [a.spec, b.spec]
+    return f"{a.contender} [{places[0]}]", f"{b.contender} [{places[1]}]"
