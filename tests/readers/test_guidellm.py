@@ -307,16 +307,21 @@ def test_real_reports_agree_with_their_requests():
     files = [path for path in sorted(REAL.rglob("*.json")) if '"guidellm_version"' in path.read_text()[:4096]]
     if not files:
         pytest.skip("no recorded report of GuideLLM in data/foreign")
+    compared = 0
     for path in files:
         benchmarks = json.loads(path.read_text())["benchmarks"]
         for row, raw in zip(rows(path), benchmarks, strict=True):
+            assert row["load"] == raw["config"]["strategy"]["streams"]
             tpot = raw["metrics"]["inter_token_latency_ms"]["successful"]["percentiles"]
             assert row["tpot_p50_ms"] == pytest.approx(tpot["p50"], rel=0.05)
             done = [one for one in raw["requests"]["successful"] if one["request_end_time"] >= raw["start_time"]]
+            if not done:
+                continue
+            compared += 1
             of_requests = median(one["inter_token_latency_ms"] for one in done if one["output_tokens"] > 1)
             assert row["tpot_p50_ms"] == pytest.approx(of_requests, rel=0.05)
             assert row["e2e_p50_ms"] == pytest.approx(1000 * median(one["request_latency"] for one in done), rel=0.05)
-            assert row["load"] == raw["config"]["strategy"]["streams"]
+    assert compared >= 3
 
 
 def test_the_published_report_gives_its_throughput_and_not_the_burst():
