@@ -152,9 +152,7 @@ def test_another_count_of_tokens_is_named_from_five_percent_on(tmp_path):
     name = "the count of tokenising the text again, more than 5 % off the server's"
     assert name in said(read_file(changed(tmp_path, total_output_tokens_retokenized=75000)))
     assert name not in said(read_file(changed(tmp_path, total_output_tokens_retokenized=78000)))
-    assert "the server's count where it came with text, else the length" in said(
-        read_file(changed(tmp_path))
-    )
+    assert "the server's count where it came with text, else the length" in said(read_file(changed(tmp_path)))
 
 
 def test_concurrency_must_be_what_its_latencies_say(tmp_path):
