@@ -168,6 +168,7 @@ def test_real_runs_say_the_same_in_their_summary_and_in_their_requests():
         assert row["n_failed"] == summary.get("n_failed", 0)
         # Gaps between chunks are kept in the records of one run; the others are summaries of theirs alone.
         kept = "inter_chunk_latency" in path.read_text()
+        assert row["cache_hit_rate"] == summary["cache_hit_rate"] == 0
         assert kept == (row.get("itl_p50_ms") is not None)
         for column in ("tpot_p50_ms", "tpot_p90_ms", "ttft_p50_ms", "e2e_p50_ms", *(["itl_p50_ms"] if kept else [])):
             assert row.get(column) == (pytest.approx(summary[column]) if column in summary else None), column
@@ -175,6 +176,19 @@ def test_real_runs_say_the_same_in_their_summary_and_in_their_requests():
         throughput = summary["output_throughput_tok_per_s"]
         assert row["output_throughput_tok_per_s"] == pytest.approx(throughput, rel=0.01)
         assert row["achieved_concurrency"] == pytest.approx(summary["achieved_concurrency"], rel=0.01)
+
+
+@pytest.mark.parametrize(("cached", "rate"), [(60, 0.5), (0, 0.0), (None, None), (400, None)])
+def test_cached_prompt_tokens_are_a_share_of_all_and_absent_where_not_reported(tmp_path, cached, rate):
+    shutil.copy(SUMMARY, tmp_path)
+    lines = [json.loads(line) for line in RECORDS.read_text().splitlines()]
+    for line in lines:
+        line["metrics"]["input_sequence_length"] = {"value": 120, "unit": "tokens"}
+        if cached is not None:
+            line["metrics"]["usage_prompt_cache_read_tokens"] = {"value": cached, "unit": "tokens"}
+    path = tmp_path / "profile_export.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    assert only(path).get("cache_hit_rate") == rate
 
 
 def test_no_beginning_of_a_file_gives_another_number(tmp_path):

@@ -25,6 +25,7 @@ class _Request:
 
     output_tokens: int
     input_tokens: int | None
+    cached_tokens: int | None
     e2e_ms: float
     ttft_ms: float | None
     tpot_ms: float | None
@@ -99,6 +100,7 @@ def _request(record: Record) -> _Request:
     return _Request(
         output_tokens=metrics.count("output_sequence_length.value", 1),
         input_tokens=metrics.optional_count("input_sequence_length.value", 1),
+        cached_tokens=metrics.optional_count("usage_prompt_cache_read_tokens.value"),
         e2e_ms=_ms(metrics, "request_latency"),
         ttft_ms=_ms(metrics, "time_to_first_token") if metrics.has("time_to_first_token") else None,
         tpot_ms=_ms(metrics, "inter_token_latency") if metrics.has("inter_token_latency") else None,
@@ -180,10 +182,18 @@ def _tokens(done: Sequence[_Request]) -> dict:
             "mean_output_tokens": output / len(done),
             "input_tokens": sum(inputs) if counted else None,
             "mean_input_tokens": sum(inputs) / len(done) if counted else None,
+            "cache_hit_rate": _cache_hit_rate(done) if counted else None,
             # One chunk more than gaps in each request.
             "tokens_per_chunk": output / (gaps + len(done)) if all(r.itl_ms for r in done) else None,
         }
     )
+
+
+def _cache_hit_rate(done: Sequence[_Request]) -> float | None:
+    """Share of the prompt tokens that the server read from its cache; None where it does not report it for all."""
+    if any(r.cached_tokens is None or r.cached_tokens > r.input_tokens for r in done):
+        return None
+    return sum(r.cached_tokens for r in done) / sum(r.input_tokens for r in done)
 
 
 def _latencies(path: Path, done: Sequence[_Request], notes: Notes) -> dict:
