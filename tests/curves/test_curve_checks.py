@@ -1,5 +1,7 @@
 """The honesty gates of one curve: each finds its own fault, is silent on a clean curve, and knows when it is blind."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -115,3 +117,8 @@ def test_agentic_loads_count_sessions_and_not_requests():
     agentic = curve(workload=["agentic-coding"] * 4, achieved_concurrency=[0.2, 1.0, 0.2, 1.0])
     assert {"occupancy", "littles-law"} <= set(unchecked_gates(agentic))
     assert check_curve("A", agentic) == []
+
+
+def test_the_readme_explains_every_gate():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    assert [gate for gate in GATES if f"`{gate}`" not in text] == []
