@@ -11,7 +11,7 @@ from scipy.interpolate import PchipInterpolator
 from wholecurve.curves import ParametricCurve, leave_one_out, leave_one_out_table
 from wholecurve.curves.leave_one_out import METHODS
 
-REAL = Path(__file__).parents[1] / "data" / "curves" / "real_curves.csv"
+REAL = Path(__file__).parents[2] / "data" / "published" / "curves.csv"
 OURS = METHODS[0]
 
 
