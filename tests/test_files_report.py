@@ -50,6 +50,12 @@ def test_the_table_has_medians_ranges_and_per_device_numbers(collection):
     assert not any("E2E" in column or "input" in column for column in row)
 
 
+def test_the_middle_of_repeats_is_their_median_and_not_their_mean():
+    frame = pd.DataFrame({"load": 1, "load_kind": "concurrency", "device_kind": "gpu", "devices": 1}, index=range(3))
+    (row,) = curve_table(frame.assign(decode_speed_tok_per_s=[10.0, 11.0, 30.0])).to_dict("records")
+    assert row["speed tok/s/user"] == "11 (10–30)"
+
+
 def test_a_person_reads_the_same(collection):
     text = shown(collection)
     assert "102 (100–104)" in text and "warning: occupancy: a has occupancy" in text

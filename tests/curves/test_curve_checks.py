@@ -109,6 +109,10 @@ def test_a_percentile_without_enough_requests_names_its_loads():
     assert "prints p99 from fewer than 300 completed requests at load 8" in finding.text
 
 
+def test_exactly_enough_requests_carry_their_percentile():
+    assert check_curve("A", curve(n_completed=[30, 300, 30, 300])) == []
+
+
 def test_open_loop_and_prefill_curves_have_no_occupancy_to_check():
     assert {"occupancy", "littles-law"} <= set(unchecked_gates(curve(load_kind=["request_rate"] * 4)))
 

@@ -68,6 +68,7 @@ def test_rows_of_a_list_that_are_no_objects_are_named(tmp_path):
         (" \n\n", "a.json", "the file is empty"),
         ('[{"a": 1}, {"a"', "a.json", "not valid JSON .*cut off"),
         ('{"a": 1, "a": 2}', "a.json", "field 'a' occurs twice"),
+        ('[1]\n{"a": 1}\n', "a.json", "not valid JSON"),
         (b"\xff\xfe{", "a.json", r"not text in UTF-8 \(byte 0\)"),
         ("[" * 100_000, "a.json", "not valid JSON"),
         ("a,b\n1,2\n3\n", "a.csv", "line 3: 1 cells, but line 1 names 2"),
