@@ -137,11 +137,6 @@ def match(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> 
     return Match(axis, target, *readings, floor, "; ".join(reasons) or None)
 
 
-def matched_row(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> dict:
-    """`match` as a row."""
-    return match(a, b, axis, target).row()
-
-
 def verdict(
     estimate: float | None,
     interval: tuple[float | None, float | None],
