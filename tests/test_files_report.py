@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ from rich.console import Console
 from wholecurve.files_report import curve_table, files_document, print_files
 from wholecurve.readers import read_collection
 
+VLLM = Path(__file__).parent / "data" / "readers" / "vllm"
 HEADER = "contender,concurrency,decode_speed_tok_per_s,output_throughput_tok_per_s,gpus,repeat,n_completed,ttft_p90_s"
 ROWS = "a,1,100,95,2,1,40,0.2\na,1,104,99,2,2,40,0.3\na,8,60,900,2,1,12,0.5\n"
 
@@ -21,9 +23,9 @@ def collection(tmp_path):
     return read_collection([tmp_path])
 
 
-def shown(collection):
+def shown(collection, width=200):
     text = io.StringIO()
-    print_files(Console(file=text, width=200), collection)
+    print_files(Console(file=text, width=width), collection)
     return text.getvalue()
 
 
@@ -60,6 +62,22 @@ def test_a_person_reads_the_same(collection):
     text = shown(collection)
     assert "102 (100–104)" in text and "warning: occupancy: a has occupancy" in text
     assert "not checked, the file lacks what it needs: " in text
+
+
+def test_a_narrow_terminal_gets_more_tables_and_no_number_that_is_cut_off(collection):
+    wide, narrow = shown(collection), shown(collection, width=60)
+    cells = [cell.strip() for line in wide.splitlines() if line.startswith("│") for cell in line.split("│")]
+    for cell in filter(None, cells):
+        assert f" {cell} " in narrow
+    assert narrow.count("┃ concurrency ┃") > wide.count("┃ concurrency ┃") and "…" not in narrow
+
+
+def test_the_same_sentence_of_many_files_is_said_once_with_their_places(tmp_path):
+    for i in range(5):
+        (tmp_path / f"r{i}.json").write_text((VLLM / "serve_detailed.json").read_text())
+    text = shown(read_collection([tmp_path]), width=2000)
+    assert text.count("tpot_p99_ms: fewer than 300 completed requests") == 1
+    assert "r2.json and 2 more)" in text
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rich.markup import escape
 from wholecurve.curves.gates.one_curve import check_curve, unchecked_gates
 from wholecurve.errors import UserError
 from wholecurve.readers import Collection, Found, Source
+from wholecurve.readers.found import with_places
 from wholecurve.terminal import print_frame
 
 FILES_NAMED = 12
@@ -161,18 +162,19 @@ def _print_curve(console: Console, curve: ShownCurve) -> None:
 
 
 def _print_notes(console: Console, collection: Collection, together: list[str]) -> None:
-    documents = [one.to_document() for one in collection.found]
-    for key, title in (
-        ("converted", "Converted"),
-        ("not_converted", "Not converted"),
-        ("dropped", "Dropped"),
-    ):
-        sentences = Counter(sentence for document in documents for sentence in document[key])
-        if key == "converted":
-            sentences.update(together)
+    converted = Counter(sentence for one in collection.found for sentence in one.notes.converted)
+    converted.update(together)
+    said = [f"{s} ({count} files)" if count > 1 else s for s, count in converted.items()]
+    left_out: dict[str, list[str]] = {}
+    for one in collection.found:
+        for sentence, places in one.notes.not_converted.items():
+            left_out.setdefault(sentence, []).extend(places)
+    not_said = [with_places(sentence, places) for sentence, places in left_out.items()]
+    dropped = [sentence for one in collection.found for sentence in one.notes.dropped]
+    for title, sentences in (("Converted", said), ("Not converted", not_said), ("Dropped", dropped)):
         if sentences:
             console.print(f"\n[bold]{title}[/]")
-        for sentence, count in sentences.items():
-            console.print(f"  {escape(sentence)}" + (f" [dim]({count} files)[/]" if count > 1 else ""))
+        for sentence in sentences:
+            console.print(f"  {escape(sentence)}")
     if collection.not_looked_at:
         console.print(f"\n{collection.not_looked_at} files of other kinds were not looked at")

@@ -18,17 +18,41 @@ from wholecurve.curves.baselines import BaselineComparison, best_baseline_table
 from wholecurve.curves.frontier_compare import FrontierComparison, frontier_comparison_table
 from wholecurve.curves.multipliers import NOT_MEASURED
 
+# A longer cell is a sentence, which may wrap.
+WRAPS_AT = 26
+
 
 def print_frame(console: Console, frame: pd.DataFrame, title: str) -> None:
     """A frame of text as a rich table; numbers and ranges to the right, names and words to the left."""
     console.print(f"\n[bold]{escape(title)}[/]")
-    table = Table(header_style="bold", expand=False)
-    for column in frame.columns:
-        words = column in ("contender", "verdict", "says", "window", "multiplier", "B's operating point")
-        table.add_column(escape(str(column)), justify="left" if words else "right")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(escape(str(cell)) for cell in row))
-    console.print(table)
+    for part in _parts(frame, console.width):
+        table = Table(header_style="bold", expand=False)
+        for column in part.columns:
+            words = column in ("contender", "verdict", "says", "window", "multiplier", "B's operating point")
+            table.add_column(escape(str(column)), justify="left" if words else "right", overflow="fold")
+        for row in part.itertuples(index=False):
+            table.add_row(*(escape(str(cell)) for cell in row))
+        console.print(table)
+
+
+def _parts(frame: pd.DataFrame, width: int) -> list[pd.DataFrame]:
+    """The columns in as many tables as the terminal's width needs, each with the first column: no number is cut off."""
+    needed = [_width(frame.iloc[:, i], str(column)) for i, column in enumerate(frame.columns)]
+    parts, current, used = [], [0], 1 + needed[0]
+    for i, columns in enumerate(needed[1:], 1):
+        if used + columns > width and len(current) > 1:
+            parts.append(current)
+            current, used = [0], 1 + needed[0]
+        current.append(i)
+        used += columns
+    return [frame.iloc[:, chosen] for chosen in (*parts, current)]
+
+
+def _width(cells: pd.Series, heading: str) -> int:
+    """Characters of a column with its border: headings wrap at words, and so do cells that are sentences."""
+    words = max((len(word) for word in heading.split()), default=0)
+    longest = max((len(str(cell)) for cell in cells), default=0)
+    return max(words, min(longest, WRAPS_AT)) + 3
 
 
 def print_comparisons(

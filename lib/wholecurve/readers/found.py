@@ -1,6 +1,6 @@
 """What one file gave: its points in canonical metrics, and every word about what was converted, left out or dropped."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Found:
             "format": self.format,
             "points": len(self.points),
             "converted": list(self.notes.converted),
-            "not_converted": [_with_places(s, places) for s, places in self.notes.not_converted.items()],
+            "not_converted": [with_places(s, places) for s, places in self.notes.not_converted.items()],
             "dropped": list(self.notes.dropped),
         }
 
@@ -108,7 +108,8 @@ def keep_percentiles(point: dict, notes: Notes, where: str) -> dict:
     return kept
 
 
-def _with_places(sentence: str, places: list[str]) -> str:
+def with_places(sentence: str, places: Sequence[str]) -> str:
+    """The sentence with the first places that it holds for, and how many more there are."""
     named = [place for place in dict.fromkeys(places) if place]
     if not named:
         return sentence
