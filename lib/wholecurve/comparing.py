@@ -10,7 +10,7 @@ from wholecurve.curves.frontier import Frontier
 from wholecurve.curves.frontier_compare import FrontierComparison, compare_frontiers
 from wholecurve.curves.gates.conditions import check_frontiers
 from wholecurve.errors import UserError
-from wholecurve.readers.specs import Source, read_control, read_source, read_sources
+from wholecurve.readers.specs import Source, named_apart, read_control, read_source, read_sources
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def compare_specs(
     source_a = read_source(a, options.gpus_a)
     again = Control(source_a, read_source(control, options.gpus_a)) if control else read_control(a)
     found = []
-    for source_b in _named_apart([read_source(spec, options.gpus_b) for spec in b]):
+    for source_b in named_apart([read_source(spec, options.gpus_b) for spec in b]):
         if (source_b.spec, source_b.contender) == (source_a.spec, source_a.contender):
             raise UserError(f"{source_b.spec}: is compared with itself; two different contenders are needed")
         # A control says nothing about itself: compared with it, A is the noise.
@@ -97,12 +97,3 @@ def _shared_workload(sources: Sequence[Source], names: str) -> str:
             "needed, chosen with --workload"
         )
     return shared[0]
-
-
-def _named_apart(sources: list[Source]) -> list[Source]:
-    """Baselines of one name carry their specs, so that every comparison says which one it is of."""
-    names = [source.contender for source in sources]
-    return [
-        source.renamed(f"{source.contender} [{source.spec}]") if names.count(source.contender) > 1 else source
-        for source in sources
-    ]

@@ -7,9 +7,10 @@ import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
+from wholecurve.curves.compare import plain
 from wholecurve.curves.costs.latency_curve import seconds
 from wholecurve.curves.costs.plane import CostPlane
-from wholecurve.curves.multipliers import NOT_MEASURED
+from wholecurve.curves.multipliers import BETWEEN_REASONS, NOT_MEASURED
 from wholecurve.curves.tables import multiplier_text
 from wholecurve.terminal import print_frame
 
@@ -21,7 +22,7 @@ def cost_document(plane: CostPlane) -> dict:
     return {
         "percentile": plane.percentile,
         "rates": {name: dataclasses.asdict(rate) for name, rate in plane.rates.items()},
-        **{name: _records(getattr(plane, name)) for name in ("costs", "at_latency", "ratios")},
+        **{name: plain(getattr(plane, name).to_dict("records")) for name in ("costs", "at_latency", "ratios")},
         "warnings": list(plane.warnings),
     }
 
@@ -124,7 +125,7 @@ def ratio_table(plane: CostPlane, workload: str) -> pd.DataFrame:
 def refusals(plane: CostPlane, workload: str) -> list[str]:
     """Every reason why a reading was refused, once, in the order of the tables."""
     texts = [*_of(plane.at_latency, workload)["refused"].dropna(), *_of(plane.ratios, workload)["refused"].dropna()]
-    return list(dict.fromkeys(reason for text in texts for reason in text.split("; ")))
+    return list(dict.fromkeys(reason for text in texts for reason in text.split(BETWEEN_REASONS)))
 
 
 def _of(frame: pd.DataFrame, workload: str) -> pd.DataFrame:
@@ -143,14 +144,3 @@ def _text(value: float) -> str:
     if value >= 1e6:
         return f"{value / 1e6:#.4g}M"
     return f"{value:,.0f}" if value >= 1e4 else f"{value:#.4g}".rstrip(".")
-
-
-def _records(frame: pd.DataFrame) -> list[dict]:
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def _plain(value):
-    """JSON has no NaN and no numpy: absent is None."""
-    if pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value

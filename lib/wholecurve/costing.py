@@ -10,7 +10,7 @@ from wholecurve.curves.costs.rates import rates_for
 from wholecurve.errors import UserError
 from wholecurve.files import published_folder
 from wholecurve.readers.rates import read_rates
-from wholecurve.readers.specs import read_sources
+from wholecurve.readers.specs import named_apart, read_sources
 
 
 def cost_of_specs(
@@ -28,12 +28,7 @@ def cost_of_specs(
     With a ``tier`` and no file, the published rates are taken. Contenders of one name in two specs carry their specs.
     Raises UserError for specs or rates that cannot be read, and for a rate and a file at once.
     """
-    sources = [source for spec in specs for source in read_sources(spec, gpus)]
-    names = [source.contender for source in sources]
-    apart = [
-        source.renamed(f"{source.contender} [{source.spec}]") if names.count(source.contender) > 1 else source
-        for source in sources
-    ]
+    apart = named_apart([source for spec in specs for source in read_sources(spec, gpus)])
     if len({source.contender for source in apart}) < len(apart):
         raise UserError(f"{', '.join(specs)}: a contender is given twice")
     points = pd.concat([source.points for source in apart], ignore_index=True)

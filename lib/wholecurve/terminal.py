@@ -18,6 +18,8 @@ from wholecurve.curves.baselines import BaselineComparison, best_baseline_table
 from wholecurve.curves.frontier_compare import FrontierComparison, frontier_comparison_table
 from wholecurve.curves.multipliers import NOT_MEASURED
 
+# Columns of names and words, which read from the left.
+WORDS = ("contender", "verdict", "says", "direct throughput says", "window", "multiplier", "B's operating point")
 # A longer cell is a sentence, which may wrap.
 WRAPS_AT = 26
 
@@ -28,7 +30,7 @@ def print_frame(console: Console, frame: pd.DataFrame, title: str) -> None:
     for part in _parts(frame, console.width):
         table = Table(header_style="bold", expand=False)
         for column in part.columns:
-            words = column in ("contender", "verdict", "says", "window", "multiplier", "B's operating point")
+            words = column in WORDS
             table.add_column(escape(str(column)), justify="left" if words else "right", overflow="fold")
         for row in part.itertuples(index=False):
             table.add_row(*(escape(str(cell)) for cell in row))

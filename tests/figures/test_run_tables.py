@@ -66,3 +66,19 @@ def test_star_marks_matched_multipliers_without_a_difference():
     table = multiplier_table(curves(1.0, 0.2, -0.2))
     assert table["same throughput"].str.endswith(" *").any()
     assert not multiplier_table(curves(1.5, 0.01, 0.0))["same throughput"].str.contains(r"\*").any()
+
+
+def test_a_reason_with_a_semicolon_is_one_reason():
+    rows = [
+        ("a", 1, 100.0, 90.0),
+        ("a", 8, 60.0, 450.0),
+        ("b", 1, 50.0, 45.0),
+        ("b", 4, 52.0, 200.0),
+        ("b", 8, 40.0, 300.0),
+    ]
+    frame = pd.DataFrame(rows, columns=["contender", "load", "decode_speed_tok_per_s", "output_throughput_tok_per_s"])
+    frame = frame.assign(workload="decode", load_kind="concurrency", repeat=1, devices=1, device_kind="cpu")
+    found = refusals(compare(Curve.from_points(frame, "a"), Curve.from_points(frame, "b")))
+    several = [line for line in found if "at more than one load" in line]
+    assert several and all(line.endswith("; no one load is the match") for line in several)
+    assert not any(line.endswith(": no one load is the match") or line.endswith(": not extrapolated") for line in found)

@@ -49,6 +49,17 @@ def test_appended_objects_that_break_off_keep_the_whole_ones_and_name_the_line(t
     assert "line 4: no valid JSON from here on; 1 objects before it" in content.skipped[0]
 
 
+def test_what_stands_between_appended_objects_and_is_none_is_named(tmp_path):
+    content = read_content(write(tmp_path, '{\n"a": 1\n}\n[7]\n{\n"a": 2\n}\n'))
+    assert [record.fields["a"] for record in content.records] == [1, 2]
+    assert content.skipped[0].endswith("after object 1: a list of 1; an object is needed")
+
+
+def test_a_cell_of_a_table_may_hold_a_line_break(tmp_path):
+    (record,) = read_content(write(tmp_path, 'a,b\n"one\ntwo",2\n', "a.csv")).records
+    assert record.fields == {"a": "one\ntwo", "b": "2"} and record.where.endswith("line 2")
+
+
 def test_log_lines_before_a_result_are_counted(tmp_path):
     assert "2 log lines" in read_content(write(tmp_path, 'one\ntwo\n{"a": 1}\n', "x.log")).skipped[0]
 
@@ -72,6 +83,8 @@ def test_rows_of_a_list_that_are_no_objects_are_named(tmp_path):
         (b"\xff\xfe{", "a.json", r"not text in UTF-8 \(byte 0\)"),
         ("[" * 100_000, "a.json", "not valid JSON"),
         ("a,b\n1,2\n3\n", "a.csv", "line 3: 1 cells, but line 1 names 2"),
+        ("a,b,a\n1,2,3\n", "a.csv", "column a occurs twice"),
+        (",,\n,\n", "a.csv", "the file is empty"),
         ("a,b\n1,2", "a.csv", "line 2: the last line has no line end"),
         ('a,b\n1,"2\n', "a.csv", "not valid CSV"),
         ("a: 1\nb: 12", "a.yaml", "line 2: the last line has no line end"),

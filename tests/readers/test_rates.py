@@ -99,3 +99,11 @@ def test_the_shipped_rates_hold_the_published_constants_and_the_later_paper_apar
     assert rental["usd_per_gpu_hour"].to_dict() == {"2026-04-03": 2.10, "2026-09-04": 3.00}
     assert rental["all_in_kw_per_gpu"].to_dict() == {"2026-04-03": 2.65, "2026-09-04": 2.09}
     assert frame["source"].str.contains("InferenceX").all()
+
+
+def test_a_file_that_breaks_off_in_its_last_line_is_refused(tmp_path):
+    whole = write(tmp_path, GOOD)
+    text = whole.read_text()
+    whole.write_text(text.rstrip("\n"))
+    with pytest.raises(UserError, match="line 2: the last line has no line end"):
+        read_rates(whole)

@@ -11,6 +11,8 @@ SLOPE_LIMIT = 0.1
 
 UNITS = {"speed": "tok/s/user", "throughput": "tok/s/device"}
 
+# Between the reasons of both sides; a reason itself may have any other sign in it.
+BETWEEN_REASONS = " | "
 MIN_REPEATS = 3  # fewer say nothing about their own spread
 AHEAD_A, AHEAD_B, UNDECIDED = "A ahead", "B ahead", "undecided"
 NO_DIFFERENCE, NOT_MEASURED = "no difference shown", "not measured"
@@ -134,7 +136,7 @@ def match(a: ParametricCurve, b: ParametricCurve, axis: Axis, target: float) -> 
             reasons.append(str(refusal))
     reachable = a.solve(axis, target) and b.solve(axis, target)
     floor = _floor(a, b, axis, target) if reachable else None
-    return Match(axis, target, *readings, floor, "; ".join(reasons) or None)
+    return Match(axis, target, *readings, floor, BETWEEN_REASONS.join(reasons) or None)
 
 
 def verdict(

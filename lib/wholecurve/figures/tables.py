@@ -3,6 +3,7 @@
 import pandas as pd
 
 from wholecurve.curves import Comparison, multiplier_text
+from wholecurve.curves.multipliers import BETWEEN_REASONS
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import run_bounds
 
@@ -133,7 +134,7 @@ def multiplier_table(comparison: Comparison) -> pd.DataFrame:
     """One row per load of B: the direct ratios and both matched multipliers side by side, each with its interval.
 
     'at' is the matched load of A; * marks a matched multiplier that shows no difference (its interval or bracket has 1
-    inside); `says` is the verdict of the direct throughput ratio.
+    inside); the last column is the verdict of the direct throughput ratio alone.
     """
     rows = []
     for direct in comparison.direct[~comparison.direct["stated"]].itertuples():
@@ -149,7 +150,7 @@ def multiplier_table(comparison: Comparison) -> pd.DataFrame:
             ):
                 found = frame[(frame["load_b"] == direct.load_b) & ~frame["stated"]]
                 row[label] = _matched_text(next(found.itertuples(), None))
-        row["says"] = direct.verdict
+        row["direct throughput says"] = direct.verdict
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -171,7 +172,7 @@ def refusals(comparison: Comparison) -> list[str]:
     ):
         for row in frame[frame["refused"].notna()].itertuples():
             load = row.load_b if pd.notna(row.load_b) else row.load_a
-            for reason in row.refused.split("; "):
+            for reason in row.refused.split(BETWEEN_REASONS):
                 # "103.1 tok/s/user is above …" differs from row to row only in its target.
                 target, is_, rest = reason.partition(" is ")
                 common = f"is {rest}" if is_ and target[:1].isdigit() else reason
@@ -180,7 +181,6 @@ def refusals(comparison: Comparison) -> list[str]:
     return [
         f"{label} at load {', '.join(loads)}: {'the target ' if reason.startswith('is ') else ''}{reason}"
         for (label, reason), loads in grouped.items()
-        if reason != "not extrapolated"
     ]
 
 

@@ -1,6 +1,5 @@
 """The content of a file before anyone knows whose it is: JSON, several JSON objects, CSV, YAML or plain text."""
 
-import csv
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +8,7 @@ from typing import Literal
 
 from wholecurve.errors import UserError
 from wholecurve.readers.record import Record, describe
+from wholecurve.readers.text_files import check_last_line, csv_lines, read_text
 
 Kind = Literal["json", "jsonl", "csv", "yaml", "text"]
 # Larger files are raw data of another kind (traces, weights), and reading them would take the machine's memory.
@@ -65,13 +65,12 @@ def read_content(path: Path) -> Content:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise UserError(f"{path}: larger than {LARGEST_BYTES >> 20} MiB; a result file is smaller")
-        return path.read_text(encoding="utf-8-sig")
+        size = path.stat().st_size
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not text in UTF-8 (byte {error.start}); a result file is needed") from None
+    if size > LARGEST_BYTES:
+        raise UserError(f"{path}: larger than {LARGEST_BYTES >> 20} MiB; a result file is smaller")
+    return read_text(path, "a result file")
 
 
 def _json(path: Path, text: str) -> Content:
@@ -106,7 +105,7 @@ def _json_objects(path: Path, text: str) -> Content:
 
 
 def _appended_objects(path: Path, text: str) -> Content:
-    rows, at, decoder = [], 0, json.JSONDecoder(object_pairs_hook=_unique)
+    rows, skipped, at, decoder = [], [], 0, json.JSONDecoder(object_pairs_hook=_unique)
     while at < len(text):
         if text[at].isspace():
             at += 1
@@ -115,10 +114,13 @@ def _appended_objects(path: Path, text: str) -> Content:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             line = text.count("\n", 0, at) + 1
-            return Content(path, "jsonl", text, rows=tuple(rows), skipped=(_cut(path, line, len(rows)),))
+            skipped.append(_cut(path, line, len(rows)))
+            break
         if isinstance(value, dict):
             rows.append(Record(f"{path}, object {len(rows) + 1}", value))
-    return Content(path, "jsonl", text, rows=tuple(rows))
+        else:
+            skipped.append(f"{path}, after object {len(rows)}: {describe(value)}; an object is needed")
+    return Content(path, "jsonl", text, rows=tuple(rows), skipped=tuple(skipped))
 
 
 def _after_log(path: Path, text: str) -> Content:
@@ -157,36 +159,15 @@ def _json_lines(path: Path, text: str) -> Content:
 
 
 def _csv(path: Path, text: str) -> tuple[Record, ...]:
-    try:
-        lines = [(n, cells) for n, cells in _csv_lines(text) if any(cell.strip() for cell in cells)]
-    except csv.Error as error:
-        raise UserError(f"{path}: not valid CSV ({error}); the file is cut off or misquoted") from None
-    names = [name.strip() for name in lines[0][1]]
-    for number, cells in lines[1:]:
+    (first, names), *lines = csv_lines(path, text)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{path}: column {', '.join(twice)} occurs twice")
+    for number, cells in lines:
         if len(cells) != len(names):
-            raise UserError(
-                f"{path}, line {number}: {len(cells)} cells, but line {lines[0][0]} names {len(names)} columns"
-            )
+            raise UserError(f"{path}, line {number}: {len(cells)} cells, but line {first} names {len(names)} columns")
     check_last_line(path, text)
-    return tuple(
-        Record(f"{path}, line {n}", dict(zip(names, (cell.strip() for cell in cells)))) for n, cells in lines[1:]
-    )
-
-
-def _csv_lines(text: str):
-    reader = csv.reader(text.splitlines(), strict=True)
-    for cells in reader:
-        yield reader.line_num, cells
-
-
-def check_last_line(path: Path, text: str) -> None:
-    """UserError for a file that stops in the middle of a line: its last number may have lost digits."""
-    if not text.endswith(("\n", "\r")):
-        line = text.count("\n") + 1
-        raise UserError(
-            f"{path}, line {line}: the last line has no line end, so its last value may be cut off; "
-            "end the line if the file is complete"
-        )
+    return tuple(Record(f"{path}, line {number}", dict(zip(names, cells))) for number, cells in lines)
 
 
 def _yaml(path: Path, text: str) -> Content:

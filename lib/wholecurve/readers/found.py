@@ -8,7 +8,7 @@ import pandas as pd
 
 from wholecurve.curves.gates.one_curve import REQUESTS_FOR
 from wholecurve.errors import UserError
-from wholecurve.readers.record import Record
+from wholecurve.readers.record import Record, describe
 
 KEY = ["contender", "workload", "load_kind", "load"]
 
@@ -70,6 +70,18 @@ def collect(path: Path, format: str, records: Iterable[Record], notes: Notes, to
         else:
             points += made if isinstance(made, list) else [made]
     return found(path, format, points, notes)
+
+
+def listed_records(where: str, noun: str, rows: list, notes: Notes) -> list[Record]:
+    """The objects of a list as records, "WHERE, NOUN 3"; an entry that is no object is dropped and named."""
+    records = []
+    for number, row in enumerate(rows, 1):
+        place = f"{where}, {noun} {number}"
+        if isinstance(row, dict):
+            records.append(Record(place, row))
+        else:
+            notes.drop(f"{place}: is {describe(row)}; an object is needed")
+    return records
 
 
 def found(path: Path, format: str, points: list[dict], notes: Notes) -> Found:

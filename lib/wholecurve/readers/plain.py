@@ -7,17 +7,14 @@ n_failed (requests), power_w_per_device, and latencies that carry percentile and
 e2e_p90_s, for ttft, tpot and e2e.
 """
 
-import csv
-import io
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from wholecurve.errors import UserError
-from wholecurve.readers.content import check_last_line
+from wholecurve.readers.text_files import check_last_line, csv_lines, read_text
 
 REQUIRED = ("contender", "concurrency", "decode_speed_tok_per_s", "output_throughput_tok_per_s", "gpus")
 CONDITIONS = ("model", "precision", "hardware")
@@ -63,40 +60,18 @@ def read_plain(path: str | Path) -> pd.DataFrame:
 
 
 def _csv(path: Path) -> tuple[list[str], list[Row]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not text in UTF-8 (byte {error.start}); a CSV file is needed") from error
-    lines = list(_csv_lines(path, io.StringIO(text, newline="")))
-    if not lines:
-        raise UserError(f"{path}: the file is empty; a line of column names and one line per point are needed")
-    columns = [name.strip() for name in lines[0][1]]
+    text = read_text(path, "a CSV file")
+    (first, columns), *lines = csv_lines(path, text)
     rows = []
-    for number, cells in lines[1:]:
+    for number, cells in lines:
         if len(cells) != len(columns):
             raise UserError(
-                f"{path}, line {number}: {len(cells)} cells, but line {lines[0][0]} names "
-                f"{len(columns)} "
+                f"{path}, line {number}: {len(cells)} cells, but line {first} names {len(columns)} "
                 "columns; the line is cut off or has a comma too many"
             )
-        rows.append((f"line {number}", dict(zip(columns, (cell.strip() for cell in cells)))))
+        rows.append((f"line {number}", dict(zip(columns, cells))))
     check_last_line(path, text)
     return columns, rows
-
-
-def _csv_lines(path: Path, file) -> Iterator[tuple[int, list[str]]]:
-    """(line number in the file, cells) of every line that is not blank."""
-    reader, first = csv.reader(file, strict=True), 1
-    try:
-        for cells in reader:
-            if any(cell.strip() for cell in cells):
-                yield first, cells
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{path}, line {first}: not valid CSV ({error}); the line is cut off or misquoted") from error
 
 
 def _parquet(path: Path) -> tuple[list[str], list[Row]]:

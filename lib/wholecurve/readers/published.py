@@ -16,7 +16,6 @@ the fields of `Document` and `Number` in `wholecurve.curves.claims.nouns`, and `
 be what `printed` says. The checks and their fields are the functions of `wholecurve.curves.claims.checks`.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import fields
 from fractions import Fraction
@@ -27,6 +26,7 @@ from wholecurve.curves.claims.checks import DECIDING
 from wholecurve.curves.claims.nouns import BOUNDS, FRAMINGS, Check, Claim, Document, Number, Published
 from wholecurve.curves.claims.printed import UNITS_OF_SUFFIX, parse
 from wholecurve.errors import UserError
+from wholecurve.readers.text_files import check_last_line, csv_lines, read_text
 
 DOCUMENT_FIELDS = tuple(field.name for field in fields(Document))
 NUMBER_FIELDS = (*(field.name for field in fields(Number)), "value")
@@ -88,11 +88,7 @@ def _yaml(path: Path) -> object:
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not text in UTF-8 (byte {error.start})") from None
+        return yaml.load(read_text(path, "a YAML file"), Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
 
@@ -120,28 +116,15 @@ def _rows(path: Path, kind: str, content: dict, known: tuple[str, ...], needed: 
 
 
 def _csv(path: Path) -> list[Row]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader, first, lines = csv.reader(file, strict=True), 1, []
-            for cells in reader:
-                if any(cells):
-                    lines.append((first, cells))
-                first = reader.line_num + 1
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not text in UTF-8 (byte {error.start})") from None
-    except csv.Error as error:
-        raise UserError(f"{path}, line {first}: not valid CSV ({error})") from None
-    if not lines:
-        raise UserError(f"{path}: the file is empty; a line of column names and one line per row are needed")
-    columns = [name.strip() for name in lines[0][1]]
+    text = read_text(path, "a CSV file")
+    (_, columns), *lines = csv_lines(path, text)
     if len(set(columns)) < len(columns):
         raise UserError(f"{path}: a column name occurs twice")
-    for number, cells in lines[1:]:
+    for number, cells in lines:
         if len(cells) != len(columns):
             raise UserError(f"{path}, line {number}: {len(cells)} cells, but {len(columns)} columns are named")
-    return [(f"{path}, line {number}", dict(zip(columns, cells))) for number, cells in lines[1:]]
+    check_last_line(path, text)
+    return [(f"{path}, line {number}", dict(zip(columns, cells))) for number, cells in lines]
 
 
 def _add(where: str, known: dict, noun) -> None:

@@ -5,7 +5,6 @@ of host and network; either of the two may be empty where it is not known), sour
 note (may be empty).
 """
 
-import csv
 import datetime
 import math
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from wholecurve.errors import UserError
+from wholecurve.readers.text_files import check_last_line, csv_lines, read_text
 
 COLUMNS = ("device", "tier", "usd_per_gpu_hour", "all_in_kw_per_gpu", "source", "date", "note")
 NUMBERS = ("usd_per_gpu_hour", "all_in_kw_per_gpu")
@@ -48,27 +48,16 @@ def read_rates(path: str | Path) -> pd.DataFrame:
 
 def _lines(path: Path) -> list[tuple[str, dict[str, str]]]:
     """("FILE, line N", cells by column) of every line that is not blank."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader, lines, first = csv.reader(file, strict=True), [], 1
-            for cells in reader:
-                if any(cell.strip() for cell in cells):
-                    lines.append((f"{path}, line {first}", [cell.strip() for cell in cells]))
-                first = reader.line_num + 1
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not text in UTF-8 (byte {error.start}); a CSV file is needed") from error
-    except csv.Error as error:
-        raise UserError(f"{path}, line {first}: not valid CSV ({error})") from error
-    if not lines:
-        raise UserError(f"{path}: the file is empty; a line of column names and one line per rate are needed")
-    columns = lines[0][1]
+    text = read_text(path, "a CSV file")
+    (_, columns), *lines = csv_lines(path, text)
     _check_columns(path, columns)
-    for where, cells in lines[1:]:
+    for number, cells in lines:
         if len(cells) != len(columns):
-            raise UserError(f"{where}: {len(cells)} cells for {len(columns)} columns; it is cut off or misquoted")
-    return [(where, dict(zip(columns, cells))) for where, cells in lines[1:]]
+            raise UserError(
+                f"{path}, line {number}: {len(cells)} cells for {len(columns)} columns; it is cut off or misquoted"
+            )
+    check_last_line(path, text)
+    return [(f"{path}, line {number}", dict(zip(columns, cells))) for number, cells in lines]
 
 
 def _check_columns(path: Path, columns: list[str]) -> None:

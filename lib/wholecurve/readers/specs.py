@@ -1,5 +1,6 @@
 """What the command line calls a curve: a run folder, a result file or a folder of them, each with `:contender`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -152,10 +153,22 @@ def read_control(spec: str) -> Control | None:
     path, _ = split_spec(spec)
     if not (path / "plan.json").exists():
         return None
-    for contender in RunFolder.open(path).plan["plan"]["contenders"]:
-        if contender["control_of"]:
-            return Control(*(read_source(f"{path}:{name}") for name in (contender["control_of"], contender["name"])))
-    return None
+    repeated = {one["control_of"]: one["name"] for one in RunFolder.open(path).plan["plan"]["contenders"]}
+    repeated.pop(None, None)
+    if not repeated:
+        return None
+    first, again = next(iter(repeated.items()))
+    by_name = {source.contender: source for source in read_sources(str(path))}
+    return Control(by_name[first], by_name[again]) if {first, again} <= set(by_name) else None
+
+
+def named_apart(sources: Sequence[Source]) -> list[Source]:
+    """The sources, those of one name renamed after their specs, so that every line says which one it is of."""
+    names = [source.contender for source in sources]
+    return [
+        source.renamed(f"{source.contender} [{source.spec}]") if names.count(source.contender) > 1 else source
+        for source in sources
+    ]
 
 
 def read_source(spec: str, gpus: int | None = None) -> Source:

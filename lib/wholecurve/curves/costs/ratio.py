@@ -10,7 +10,7 @@ from wholecurve.curves.costs.formulas import tokens_per_dollar_ratio, worth_text
 from wholecurve.curves.costs.latency_curve import LatencyCurve, check_target
 from wholecurve.curves.costs.match import typed_frame
 from wholecurve.curves.costs.rates import Rate
-from wholecurve.curves.multipliers import NOT_MEASURED, Refused, verdict
+from wholecurve.curves.multipliers import BETWEEN_REASONS, NOT_MEASURED, Refused, verdict
 from wholecurve.curves.uncertainty import t_interval
 
 RATIO_COLUMNS = (
@@ -45,7 +45,9 @@ def cost_ratios(
     places = [(ms, float(load)) for load, ms in zip(curve_b.loads, curve_b.latencies_ms)]
     places += [(target, None) for target in targets_ms]
     usd = tuple(rates[name].usd_per_device_hour for name in (a, b))
-    no_rate = "; ".join(f"no cost of {n}: {rates[n].missing}" for n in (a, b) if rates[n].usd_per_device_hour is None)
+    no_rate = BETWEEN_REASONS.join(
+        f"no cost of {n}: {rates[n].missing}" for n in (a, b) if rates[n].usd_per_device_hour is None
+    )
     repeats = tuple(_by_repeat(costs, name) for name in (a, b))
     rows = []
     for target, load_b in places:
@@ -68,7 +70,7 @@ def _ratio(a: LatencyCurve, b: LatencyCurve, target_ms: float, usd: tuple[float 
     floor = a.floor_over(b, target_ms)
     row = {"floor": None if floor is None else tokens_per_dollar_ratio(floor, *usd)}
     if reasons:
-        return row | {"refused": "; ".join(reasons)}
+        return row | {"refused": BETWEEN_REASONS.join(reasons)}
     of_a, of_b = readings
     capacity = (of_a.throughput / of_b.throughput, of_a.linear / of_b.linear, of_a.log_log / of_b.log_log)
     row |= {

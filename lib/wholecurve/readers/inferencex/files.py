@@ -10,13 +10,13 @@ from collections import defaultdict
 from wholecurve.errors import UserError
 from wholecurve.readers.contenders import distinguish
 from wholecurve.readers.content import Content
-from wholecurve.readers.found import Found, Notes, collect, found
+from wholecurve.readers.found import Found, Notes, collect, found, listed_records
 from wholecurve.readers.inferencex import configuration
 from wholecurve.readers.inferencex.fields import has
 from wholecurve.readers.inferencex.rows import to_point
 from wholecurve.readers.inferencex.summary import is_summary, summary_rows
 from wholecurve.readers.inferencex.summary import to_point as summary_point
-from wholecurve.readers.record import Record, describe
+from wholecurve.readers.record import Record
 
 FORMAT = "InferenceX"
 _MARKS = ("tput_per_gpu", "output_tput_per_gpu", "median_intvty", "mean_intvty")
@@ -54,14 +54,7 @@ def _rows(content: Content, notes: Notes) -> list[Record]:
     value = content.value
     if not isinstance(value, dict) or not isinstance(value.get("benchmarks"), list):
         return content.records
-    rows = []
-    for number, row in enumerate(value["benchmarks"], 1):
-        where = f"{content.path}, benchmark {number}"
-        if isinstance(row, dict):
-            rows.append(Record(where, row))
-        else:
-            notes.drop(f"{where}: is {describe(row)}; an object is needed")
-    return rows
+    return listed_records(str(content.path), "benchmark", value["benchmarks"], notes)
 
 
 def _without_copies(records: list[Record], notes: Notes) -> list[Record]:

@@ -1,9 +1,9 @@
 """The hand-kept summaries of InferenceX's experiments: one object of metadata and a list of results in ms."""
 
 from wholecurve.errors import UserError
-from wholecurve.readers.found import Notes, keep_percentiles
+from wholecurve.readers.found import Notes, keep_percentiles, listed_records
 from wholecurve.readers.inferencex.fields import agree
-from wholecurve.readers.record import Record, describe
+from wholecurve.readers.record import Record
 
 _LATENCIES = {
     f"{metric}_{percentile}_ms": f"{statistic}_{metric}_ms"
@@ -22,14 +22,7 @@ def is_summary(value: object) -> bool:
 
 def summary_rows(path: str, value: dict, notes: Notes) -> list[Record]:
     """The results, each as a record; an entry that is no object is dropped and named."""
-    rows = []
-    for number, row in enumerate(value["results"], 1):
-        where = f"{path}, result {number}"
-        if isinstance(row, dict):
-            rows.append(Record(where, row))
-        else:
-            notes.drop(f"{where}: is {describe(row)}; an object is needed")
-    return rows
+    return listed_records(path, "result", value["results"], notes)
 
 
 def to_point(record: Record, metadata: Record, notes: Notes) -> dict:
