@@ -101,6 +101,11 @@ def compare(
     return Comparison(a, b, **frames, summary=summary, warnings=warnings_for(a, b, matched))
 
 
+def fewest_resamples(confidence: float = 0.95) -> int:
+    """How many resamples an interval needs at least; enough where only the ratios of a comparison are wanted."""
+    return math.ceil(2 * _BEYOND_AN_END / (1 - confidence))
+
+
 def _check_curves(a: Curve, b: Curve, control: Comparison | None) -> None:
     for curve in (a, b):
         if not isinstance(curve, Curve):
@@ -128,7 +133,7 @@ def _check_curves(a: Curve, b: Curve, control: Comparison | None) -> None:
 def _check_numbers(a: Curve, targets: dict[str, Sequence[float]], confidence: float, resamples: int) -> None:
     if not 0 < confidence < 1:
         raise UserError(f"confidence is {confidence}; a number between 0 and 1 is needed, 0.95 for 95 %")
-    needed = math.ceil(2 * _BEYOND_AN_END / (1 - confidence))
+    needed = fewest_resamples(confidence)
     if resamples < needed:
         raise UserError(f"resamples is {resamples}; at confidence {confidence:g} at least {needed} are needed")
     for axis, values in targets.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -79,6 +80,11 @@ class Curve:
 
     def by_load(self) -> pd.DataFrame:
         """One row per load: load, speed and throughput (geometric means over repeats), repeats (count)."""
+        return self._by_load.copy()
+
+    @cached_property
+    def _by_load(self) -> pd.DataFrame:
+        # One comparison asks for it several times; the points never change.
         logs = np.log(self.points[["speed", "throughput"]]).assign(load=self.points["load"])
         grouped = logs.groupby("load")
         means = np.exp(grouped[["speed", "throughput"]].mean())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from wholecurve.curves.compare import Comparison, compare
+from wholecurve.curves.compare import Comparison, compare, fewest_resamples
 from wholecurve.curves.gates.conditions import UNSTATED_WORKLOAD, check_alike
 from wholecurve.errors import UserError
 
@@ -110,9 +110,9 @@ def _compare(a, b, names: tuple[str, str], targets: Targets, across: bool, contr
     unlike = check_alike(curve_a, curve_b, across)
     bound = None
     if control and all(names[0] in source.workloads() for source in (control.first, control.again)):
-        bound = compare(
-            control.first.curve(names[0]), control.again.curve(names[0], f"{control.again.contender} (A/A)")
-        )
+        again = control.again.curve(names[0], f"{control.again.contender} (A/A)")
+        # Its ratios alone are the bound, so its intervals need not be good ones.
+        bound = compare(control.first.curve(names[0]), again, resamples=fewest_resamples())
     comparison = compare(
         curve_a,
         curve_b,
