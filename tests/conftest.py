@@ -55,14 +55,20 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The table of stored files of other tools: file, format, points, warnings, or why it is refused."""
+    """What tests have to tell beside passing: stored files of other tools, and how broken kernels were caught."""
+    print_properties(terminalreporter, "sample", "files of other tools")
+    print_properties(terminalreporter, "mutant", "broken kernels: kernel, what is broken, what saw it")
+
+
+def print_properties(terminalreporter, name, title):
+    """A section with the values that tests recorded under a property, sorted."""
     rows = [
         value
         for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
         for key, value in getattr(report, "user_properties", [])
-        if key == "sample" and report.when == "call"
+        if key == name and report.when == "call"
     ]
     if rows:
-        terminalreporter.section("files of other tools")
+        terminalreporter.section(title)
         for row in sorted(rows):
             terminalreporter.write_line(row)

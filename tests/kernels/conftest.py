@@ -1,9 +1,10 @@
-from importlib.util import find_spec
-
+import kernel_suite
 import pytest
 
-# triton has no macOS build; what needs it inside the other files is skipped by name
-collect_ignore = [] if find_spec("triton") else ["test_compiled_kernels.py"]
+
+def pytest_generate_tests(metafunc):
+    if metafunc.cls is not None and issubclass(metafunc.cls, kernel_suite.KernelSuite):
+        kernel_suite.parametrise(metafunc)
 
 
 @pytest.fixture(autouse=True)

@@ -8,15 +8,30 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """kernel: a @triton.jit function. grid: programs per axis. arguments: positional, tensors and numbers.
-
-    options: constexprs by name, num_warps and num_stages.
+    """kernel: a @triton.jit function. grid: programs per axis. arguments: positional, tensors, tensor descriptors
+    and numbers. options: constexprs by name, num_warps and num_stages.
     """
 
     kernel: object
     grid: tuple
     arguments: tuple
     options: dict
+
+    @property
+    def name(self):
+        """The kernel's function name."""
+        return self.kernel.__name__
+
+    @property
+    def tensors(self):
+        """Every tensor that the launch may touch, those behind tensor descriptors too."""
+        held = [getattr(argument, "base", argument) for argument in self.arguments]
+        return [argument for argument in held if hasattr(argument, "data_ptr")]
+
+    @property
+    def descriptors(self):
+        """Whether tiles come through tensor descriptors."""
+        return any(hasattr(argument, "block_shape") for argument in self.arguments)
 
     def run(self, interpreted):
         """Launch on the GPU, or in the interpreter when `interpreted`. An empty grid launches nothing."""
@@ -29,3 +44,9 @@ class Launch:
 
             kernel = interpret(kernel)
         kernel[self.grid](*self.arguments, **self.options)
+
+
+def run_all(launches, interpreted):
+    """Run launches one after another; see `Launch.run`."""
+    for launch in launches:
+        launch.run(interpreted)

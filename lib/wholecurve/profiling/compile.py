@@ -1,11 +1,6 @@
 """Compiling a Triton kernel for a GPU that is not there, specialised as its launch would be."""
 
 import contextlib
-import dataclasses
-import re
-import subprocess
-import tempfile
-from pathlib import Path
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -58,29 +53,3 @@ def compile_launch(launch, target):
     """
     with compile_only_driver(TARGETS[target]):
         return launch.kernel.warmup(*launch.arguments, grid=launch.grid, **launch.options)
-
-
-@dataclasses.dataclass(frozen=True)
-class Resources:
-    """Static resources of a compiled CUDA kernel, per thread or block as named; nothing was executed."""
-
-    registers_per_thread: int
-    stack_bytes_per_thread: int
-    local_bytes_per_thread: int
-    shared_bytes_per_block: int
-    num_warps: int
-
-
-def resources(compiled):
-    """Resources of a compiled CUDA kernel, read from its cubin by the cuobjdump that comes with triton.
-
-    They depend on triton's version (its ptxas), so store that next to them.
-    """
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(compiled.asm["cubin"])
-        answer = subprocess.run([tool, "-res-usage", cubin], capture_output=True, text=True, check=True)
-    found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", answer.stdout + answer.stderr)
-    registers, stack, local = (int(number) for number in found.groups())
-    return Resources(registers, stack, local, compiled.metadata.shared, compiled.metadata.num_warps)

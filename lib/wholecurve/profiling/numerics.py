@@ -36,6 +36,8 @@ stock = {
         "create_fp_to_fp",
         "create_dot",
         "create_fma",
+        "create_masked_load",
+        "create_masked_store",
     )
 }
 
@@ -122,10 +124,27 @@ def create_fma(self, x, y, z):
     return encode(decode(x, np.float64) * decode(y, np.float64) + decode(z, np.float64), z.dtype.scalar)
 
 
+def create_masked_load(self, pointers, mask, *rest, **keywords):
+    return stock["create_masked_load"](self, pointers, as_bool(mask), *rest, **keywords)
+
+
+def create_masked_store(self, pointers, value, mask, *rest, **keywords):
+    return stock["create_masked_store"](self, pointers, value, as_bool(mask), *rest, **keywords)
+
+
+def as_bool(mask):
+    """A mask of numbers as one of truth values: Triton 3.9 refuses what `scalar condition & tensor` gives."""
+    # the mask of a tensor descriptor is a plain array of truth values
+    if isinstance(mask, TensorHandle) and mask.data.dtype != np.bool_:
+        mask.data = mask.data.astype(np.bool_)
+    return mask
+
+
 @functools.cache
 def install():
     """Put the faithful arithmetic into the interpreter; a second call changes nothing."""
-    for replacement in (binary_op, unary_op, ternary_op, cast_impl, create_fp_to_fp, create_dot, create_fma):
+    replacements = (binary_op, unary_op, ternary_op, cast_impl, create_fp_to_fp, create_dot, create_fma)
+    for replacement in (*replacements, create_masked_load, create_masked_store):
         setattr(InterpreterBuilder, replacement.__name__, replacement)
     if "squeeze" not in inspect.getsource(interpreter._patch_lang_tensor):
         patch_index_for_numpy_2_4()

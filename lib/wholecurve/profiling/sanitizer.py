@@ -22,7 +22,7 @@ def sanitize(*tensors):
     launch.
     """
     spans = sorted(byte_span(tensor) for tensor in tensors if tensor.numel())
-    starts, ends = (np.array(side, dtype=np.uint64) for side in zip(*spans))
+    starts, ends = np.array(spans, dtype=np.uint64).reshape(-1, 2).T
     saved = {name: getattr(InterpreterBuilder, name) for name in MEMORY_METHODS}
 
     def checked(name):
