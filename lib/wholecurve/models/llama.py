@@ -8,11 +8,11 @@ from torch import nn
 
 from wholecurve.errors import UserError
 from wholecurve.kernels.decode_attention import decode_attention, plan_decode_attention
+from wholecurve.kernels.gated_activation import swiglu
 from wholecurve.kernels.kv_store import store_kv
 from wholecurve.kernels.prefill_attention import plan_prefill_attention, prefill_attention
 from wholecurve.kernels.rms_norm import rms_norm
 from wholecurve.kernels.rope import rope, rope_tables
-from wholecurve.kernels.swiglu import swiglu
 from wholecurve.models.batch import ForwardBatch, KVCache
 from wholecurve.models.config import ModelConfig
 from wholecurve.models.linear import linear

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from wholecurve.kernels.forms import require
-from wholecurve.kernels.launch import Launch
+from wholecurve.kernels.launch import Launch, run_all
 from wholecurve.kernels.rms_norm.spec import MAX_HIDDEN, tile
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -14,7 +14,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 @triton.jit
 def rms_norm_kernel(
     x,  # [T, hidden]
-    weight,  # [hidden]
+    weight,  # [hidden], any pointer without HAS_WEIGHT
     residual,  # [T, hidden], any pointer without HAS_RESIDUAL
     out,  # [T, hidden], contiguous
     new_residual,  # [T, hidden], contiguous, any pointer without HAS_RESIDUAL
@@ -24,6 +24,7 @@ def rms_norm_kernel(
     residual_stride,
     eps,
     HAS_RESIDUAL: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
     GEMMA: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -41,43 +42,46 @@ def rms_norm_kernel(
     wide = values.to(tl.float32)
     mean_square = tl.sum(wide * wide, axis=1, keep_dims=True) / hidden
     normed = wide * tl.rsqrt(mean_square + eps)
-    scale = tl.load(weight + columns, mask=columns < hidden, other=0.0)
-    if GEMMA:
-        normed = (normed * (1.0 + scale.to(tl.float32))).to(values.dtype)
-    else:
-        normed = normed.to(values.dtype) * scale
-    tl.store(out + rows * hidden + columns, normed, mask=inside)
+    if HAS_WEIGHT:
+        scale = tl.load(weight + columns, mask=columns < hidden, other=0.0).to(tl.float32)
+        if GEMMA:
+            normed = normed * (1.0 + scale)
+        else:
+            normed = normed.to(values.dtype).to(tl.float32) * scale
+    tl.store(out + rows * hidden + columns, normed.to(values.dtype), mask=inside)
 
 
-def rms_norm_launch(x, weight, eps, residual=None, style="llama"):
-    """(launch, out, new residual or None) for inputs as in `wholecurve.kernels.rms_norm.rms_norm`."""
+def launches(x, weight, eps, residual=None, style="llama", config=None):
+    """([launch], out or (out, new residual)) for arguments as in `wholecurve.kernels.rms_norm.rms_norm`."""
     num_tokens, hidden = x.shape
     require(x.dtype in DTYPES, f"rms_norm: the Triton form takes {', '.join(map(str, DTYPES))}, x is {x.dtype}")
     require(hidden <= MAX_HIDDEN, f"rms_norm: the Triton form takes rows up to {MAX_HIDDEN}, x has {hidden}")
-    require(weight.is_contiguous(), "rms_norm: weight must be contiguous")
+    require(weight is None or weight.is_contiguous(), "rms_norm: weight must be contiguous")
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     new_residual = None if residual is None else torch.empty_like(out)
-    rows, block, num_warps = tile(hidden)
+    rows, block, num_warps = tile(hidden, **(config or {}))
     launch = Launch(
         rms_norm_kernel,
         (triton.cdiv(num_tokens, rows) if hidden else 0,),
         (
-            *(x, weight, x if residual is None else residual, out, out if residual is None else new_residual),
+            *(x, x if weight is None else weight, x if residual is None else residual),
+            *(out, out if residual is None else new_residual),
             *(num_tokens, hidden, x.stride(0), 0 if residual is None else residual.stride(0), eps),
         ),
         dict(
             HAS_RESIDUAL=residual is not None,
+            HAS_WEIGHT=weight is not None,
             GEMMA=style == "gemma",
             ROWS=rows,
             BLOCK=block,
             num_warps=num_warps,
         ),
     )
-    return launch, out, new_residual
+    return [launch], out if residual is None else (out, new_residual)
 
 
 def rms_norm_triton(x, weight, eps, residual, style, interpreted):
     """See `wholecurve.kernels.rms_norm.rms_norm`; interpreted: not on the GPU."""
-    launch, out, new_residual = rms_norm_launch(x, weight, eps, residual, style)
-    launch.run(interpreted)
-    return out if residual is None else (out, new_residual)
+    started, outputs = launches(x, weight, eps, residual, style)
+    run_all(started, interpreted)
+    return outputs

@@ -10,6 +10,10 @@ def rms_norm_reference(x, weight, eps, residual=None, style="llama"):
         x = (x.to(wide) + residual.to(wide)).to(x.dtype)
     values = x.to(wide)
     normed = values * torch.rsqrt(values.square().mean(dim=-1, keepdim=True) + eps)
-    scaled = normed * (1 + weight.to(wide)) if style == "gemma" else normed.to(x.dtype) * weight
-    out = scaled.to(x.dtype)
+    if weight is None:
+        out = normed.to(x.dtype)
+    elif style == "gemma":
+        out = (normed * (1 + weight.to(wide))).to(x.dtype)
+    else:
+        out = (normed.to(x.dtype) * weight).to(x.dtype)
     return out if residual is None else (out, x)

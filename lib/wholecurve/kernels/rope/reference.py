@@ -3,25 +3,23 @@
 import torch
 
 
-def rope_tables(head_dim, base, max_position, dtype, device):
-    """(cos, sin) of every position, each [max_position, head_dim / 2] in `dtype`.
-
-    Angle of position p and pair i is p · base^(−2i / head_dim), computed in fp32 (fp64 when dtype is fp64),
-    which is what Llama checkpoints were trained with. ValueError for an odd head_dim.
-    """
-    if head_dim % 2:
-        raise ValueError(f"rope_tables: head_dim must be even, it is {head_dim}")
-    wide = torch.promote_types(dtype, torch.float32)
-    exponent = torch.arange(0, head_dim, 2, dtype=wide, device=device) / head_dim
-    angles = torch.outer(torch.arange(max_position, dtype=wide, device=device), 1.0 / base**exponent)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rope_reference(x, positions, cos, sin):
+def rope_reference(x, positions, cos, sin, layout="half", inverse=False, offset=0):
     """See `wholecurve.kernels.rope.rope`."""
-    half = cos.shape[1]
     # index_select refuses negative positions as well as large ones; plain indexing would wrap them
-    cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (cos, sin))  # [T, 1, half]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    parts = [(first * cos).sub_(second * sin).to(x.dtype), (second * cos).add_(first * sin).to(x.dtype)]
-    return torch.cat([*parts, rest] if rest.shape[2] else parts, dim=-1)
+    cos, sin = (table.index_select(0, positions).unsqueeze(1) for table in (cos, sin))  # [T, 1, pairs]
+    if inverse:
+        sin = -sin
+    out = x.clone(memory_format=torch.contiguous_format)
+    first, second = pair_channels(x, cos.shape[2], layout, offset)
+    out_first, out_second = pair_channels(out, cos.shape[2], layout, offset)
+    out_first.copy_(first * cos - second * sin)
+    out_second.copy_(second * cos + first * sin)
+    return out
+
+
+def pair_channels(x, pairs, layout, offset):
+    """Views of the first and of the second channel of every rotated pair, each [..., pairs]."""
+    rotated = x[..., offset : offset + 2 * pairs]
+    if layout == "interleaved":
+        return rotated[..., ::2], rotated[..., 1::2]
+    return rotated[..., :pairs], rotated[..., pairs:]
