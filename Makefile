@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 PLAN   ?= plans/quick.yaml
 RECORD := data/runs/recorded-quick
 
-.PHONY: study test lab figures notebooks environment lint setup model
+.PHONY: study test lab figures notebooks environment lint setup model static cpu-rows gpu-day
 .DELETE_ON_ERROR:
 
 study: model
@@ -26,6 +26,18 @@ figures: setup
 
 notebooks: setup
 	$(BIN)/python notebooks/render.py
+
+# The table of all kernels compiled for GPUs that are not here: registers, spills, shared memory, instructions, bounds.
+static: setup
+	$(BIN)/wholecurve profile --all --target sm_90 --target sm_100 --target sm_80 --target gfx942 --out data/kernels/static.csv
+
+# The CPU forms against plain torch, in turns, on one thread and on two: half an hour, on a machine that does nothing else.
+cpu-rows: setup
+	$(BIN)/wholecurve profile --all --target cpu --threads 1 --threads 2 --out data/kernels/cpu.csv
+
+# On a GPU machine, with whatever python has torch and triton there: nothing is installed and no network is needed.
+gpu-day:
+	PYTHONPATH=lib $(PYTHON) -m wholecurve.profiling.gpu_day --out data/kernels/gpu-day-$$(date +%Y-%m-%d)
 
 lint: setup
 	$(BIN)/ruff check lib tests notebooks

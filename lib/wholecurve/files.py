@@ -66,9 +66,14 @@ def read_json(path: Path) -> dict:
     return document
 
 
-def published_folder() -> Path:
-    """`data/published` of the checkout that this package runs from; UserError where it was installed without one."""
-    folder = Path(__file__).parents[2] / "data" / "published"
+def data_folder(name: str) -> Path:
+    """A folder of `data` in the checkout that this package runs from; UserError where it was installed without one."""
+    folder = Path(__file__).parents[2] / "data" / name
     if not folder.is_dir():
-        raise UserError(f"{folder}: published claims and rates come with a checkout of wholecurve; name a file instead")
+        raise UserError(f"{folder}: data/{name} comes with a checkout of wholecurve; name a file instead")
     return folder
+
+
+def published_folder() -> Path:
+    """`data/published`: claims, rates and curves that others published."""
+    return data_folder("published")
