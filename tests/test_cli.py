@@ -178,6 +178,8 @@ def test_without_the_engine_half_a_command_says_what_to_install(tmp_path, argume
         "import wholecurve.readers",
         "import wholecurve.runs",
         "import wholecurve.figures",
+        "import wholecurve.figures.roofline",
+        "import wholecurve.profiling.devices",
         "import wholecurve.report",
         "import wholecurve.studies.plan",
         "import wholecurve.cli",
@@ -209,3 +211,51 @@ def test_piped_output_is_not_folded_at_80_columns(files):
         [*CLI, "compare", "a.csv", "b.csv"], capture_output=True, text=True, cwd=files, env=environment
     )
     assert any(len(line) > 100 for line in result.stdout.splitlines())
+
+
+def test_profile_prints_one_json_document():
+    pytest.importorskip("triton")
+    result = run("profile", "rms_norm", "--case", "64x4096", "--target", "sm_90", "--target", "sm_100", "--json")
+    document = json.loads(result.stdout)
+    assert [row["target"] for row in document["rows"]] == ["sm_90", "sm_100"]
+    for row in document["rows"]:
+        assert row["kernel"] == "rms_norm" and row["case"] == "64x4096" and row["source"].startswith("static")
+        assert row["registers"] > 0 and row["spill_bytes"] == 0 and row["shared_bytes"] >= 0
+        assert row["bytes_min"] <= row["bytes_model"] and row["flops"] > 0 and row["bound_us"] > 0
+        assert row["median_us"] is None and row["samples_us"] is None  # nothing ran
+
+
+def test_profile_writes_csv(tmp_path):
+    pytest.importorskip("triton")
+    table = tmp_path / "rows.csv"
+    result = run("profile", "rms_norm", "--case", "64x4096", "--target", "sm_90", "--out", str(table))
+    assert result.stdout == "" and str(table) in result.stderr
+    assert table.read_text().startswith("kernel,case,launch,form,source,target,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name one kernel, or give --all"),
+        (["rms_norm", "--all"], "name one kernel, or give --all"),
+        (["--all", "--case", "64x4096"], "--case is a case of one kernel"),
+        (["flash"], "there is no kernel 'flash'; there are rms_norm"),
+        (["rms_norm", "--case", "tiny"], "rms_norm has no case 'tiny'; it has 1x4096"),
+        (["rms_norm", "--target", "cuda"], "no target 'cuda'; there are sm_80"),
+        (["rms_norm", "--device", "tpu"], "no device 'tpu' in data/devices; there are b200-sxm"),
+    ],
+)
+def test_profile_refuses_in_one_line(arguments, message):
+    pytest.importorskip("triton")
+    result = run("profile", *arguments, code=2)
+    assert message in result.stderr and result.stderr.count("\n") == 1 and result.stdout == ""
+
+
+def test_measured_profiles_keep_samples_and_provenance_beside_the_table(tmp_path):
+    pytest.importorskip("triton")
+    table = tmp_path / "rows.csv"
+    run("profile", "rms_norm", "--case", "1x4096", "--target", "cpu", "--threads", "1", "--out", str(table))
+    beside = json.loads(table.with_suffix(".json").read_text())
+    assert beside["provenance"]["hardware"]["cpu"] and beside["left_out"] == []
+    assert {sample["form"] for sample in beside["samples"]} >= {"cpu", "eager"}
+    assert all(sample["threads"] == 1 and len(sample["samples_us"]) > 3 for sample in beside["samples"])

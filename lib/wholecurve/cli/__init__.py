@@ -1,0 +1,30 @@
+"""The command line: one file per group of commands.
+
+Every command imports what it needs when it runs, so that `--help` and `compare` load no torch.
+"""
+
+import sys
+
+from wholecurve.cli import analysis, engine, kernels, studies  # noqa: F401  each registers its commands
+from wholecurve.cli.app import app
+from wholecurve.errors import UserError
+
+# What the analysis half installs without.
+_ENGINE_PACKAGES = {"torch", "triton", "transformers", "tokenizers", "safetensors", "gguf", "ml_dtypes"}
+
+
+def main() -> None:
+    """Entry point: what the user got wrong is one line on stderr and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        message = str(error)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _ENGINE_PACKAGES:
+            raise
+        message = f"this command needs the package {package}: pip install 'wholecurve[engine]'"
+    else:
+        return
+    print(f"wholecurve: {message}", file=sys.stderr)
+    sys.exit(2)
