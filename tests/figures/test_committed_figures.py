@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from wholecurve.figures.foreign_figure import foreign_figure
+from wholecurve.figures.kernel_figures import kernel_figure
 from wholecurve.figures.published_figures import foreign_folder, published_costs, published_figures
 from wholecurve.figures.save import data_sha256
 from wholecurve.files import published_folder
@@ -41,4 +42,10 @@ def test_the_figure_of_four_tools_is_committed_with_their_points():
     figure = foreign_figure(foreign_folder())
     counts = figure.data.groupby("contender")["load"].nunique()
     assert counts.to_dict() == dict.fromkeys(("AIPerf", "GuideLLM", "SGLang", "vLLM"), 5)
+    assert sidecar(figure.name)["data_sha256"] == data_sha256(figure.data), "run `make figures`"
+
+
+def test_the_figure_of_the_kernels_is_committed_with_their_rows():
+    figure = kernel_figure()
+    assert figure.data["kernel"].nunique() >= 5 and figure.data["bound_us"].gt(0).all()
     assert sidecar(figure.name)["data_sha256"] == data_sha256(figure.data), "run `make figures`"

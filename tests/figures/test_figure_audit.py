@@ -375,7 +375,9 @@ def test_all_figures_are_saved_with_source_alt_text_and_data_hash(tmp_path):
         "published_prefill_baselines", "published_decode_identity", "published_baseline_handicap",
         "published_framings", "published_occupancy", "published_verdicts",
     ]  # fmt: skip
-    others = ["one_server_four_tools", "tokens_per_dollar_vs_latency", "dollars_per_million_vs_latency"]
+    others = [
+        "one_server_four_tools", "kernel_roofline", "tokens_per_dollar_vs_latency", "dollars_per_million_vs_latency"
+    ]  # fmt: skip
     assert [path.name for path in paths] == [f"{name}.png" for name in (*names, *others)]
     assert len(list(tmp_path.iterdir())) == 4 * len(names + others)
     sidecars = {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in names}

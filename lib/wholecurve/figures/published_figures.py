@@ -15,6 +15,7 @@ from wholecurve.figures.audit_framings import FRAMINGS, framing_plot
 from wholecurve.figures.audit_rows import occupancy_plot, verdict_plot
 from wholecurve.figures.cost import save_cost_figure
 from wholecurve.figures.foreign_figure import foreign_figure
+from wholecurve.figures.kernel_figures import KERNEL_SOURCE, kernel_figure
 from wholecurve.figures.run_figures import RunFigure, write_figure
 from wholecurve.files import published_folder
 from wholecurve.readers import read_file
@@ -27,13 +28,14 @@ NOT_COMPARED = "TTFT|completion time|requests in flight"
 
 
 def save_published_figures(folder: str | Path) -> list[Path]:
-    """Write every figure of published claims, published costs and other tools' files to `folder`; returns the PNGs."""
+    """Write every figure of what is committed in `data` beside recorded runs to `folder`; returns the PNGs."""
     published, folder = read_claims(published_folder()), Path(folder)
     paths = [
         write_figure(figure, folder, _source(published, figure.data["document"]))
         for figure in published_figures(published)
     ]
     paths.append(write_figure(foreign_figure(foreign_folder()), folder, FOREIGN_SOURCE))
+    paths.append(write_figure(kernel_figure(), folder, KERNEL_SOURCE))
     written = save_cost_figure(published_costs(), folder, source="Points: InferenceX (data/published)")
     return paths + [path for path in written if path.suffix == ".png"]
 
