@@ -30,6 +30,16 @@ def code_cells(notebook):
 def test_the_promised_notebooks_are_there():
     assert {
         "00_first_study",
+        "10_norm_rope_activation",
+        "11_decode_attention",
+        "12_prefill_attention",
+        "13_mixture_of_experts",
+        "14_fp8_gemm",
+        "15_sampling_and_verification",
+        "16_engram",
+        "17_gated_deltanet",
+        "18_latent_and_sparse_attention",
+        "19_write_your_own_kernel",
         "20_decode_concurrency",
         "21_prefill_step_size",
         "30_matched_points",
