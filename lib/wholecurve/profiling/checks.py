@@ -27,19 +27,34 @@ class Finding:
         return not self.problems
 
 
-def check_case(subject, case, form=None, *, device="cpu", seed=0, config=None, variant=None):
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Fresh random arguments of a case and what it must answer, for several calls that are checked on the same ones."""
+
+    arguments: dict
+    expected: tuple
+
+
+def prepare(subject, case, device="cpu", seed=0):
+    """The Prepared of a case; its definition in float64 is the longest part of a check."""
+    arguments = subject.arguments(case, device, seed)
+    return Prepared(arguments, subject.expected(**clones(arguments)))
+
+
+def check_case(subject, case, form=None, *, device="cpu", seed=0, config=None, variant=None, prepared=None):
     """Run one case on fresh random inputs between guard bands and compare every output with its definition.
 
     form: None for the one that the device takes by default. config: one of `spec.CONFIGS`, for a Triton form.
     variant: None, or a function that is checked in place of the kernel: it takes the operation's arguments and gives
-    either the outputs or (launches, outputs) as a `kernel.launches` does; form then only names it.
+    either the outputs or (launches, outputs) as a `kernel.launches` does; form then only names it. prepared: of
+    `prepare` for this case and device, None to prepare it here from `seed`.
     """
-    guarded = Guarded()
+    guarded, prepared = Guarded(), prepared or prepare(subject, case, device, seed)
+    expected = prepared.expected
     arguments = {
         name: guarded(value, name) if isinstance(value, torch.Tensor) else value
-        for name, value in subject.arguments(case, device, seed).items()
+        for name, value in prepared.arguments.items()
     }
-    expected = subject.expected(**clones(arguments))
     with PoisonedEmpty() as allocated:
         outputs = run_guarded(subject, arguments, form, config, variant, device)
     problems = [f"{name} was written, or something around it" for name in guarded.changed(subject.writes)]

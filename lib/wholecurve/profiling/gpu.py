@@ -17,13 +17,20 @@ def this_gpu():
     """
     properties = torch.cuda.get_device_properties(0)
     known = [read_device(name) for name in device_names()]
-    same = [device for device in known if device.name.split()[0] in properties.name]
+    same = [device for device in known if is_named(device, properties.name)]
     target = f"sm_{properties.major}{properties.minor}"
     ceilings = same[0].ceilings if same else ()
     driver = driver_memory_rate(properties)
     if driver is not None:
         ceilings = (*ceilings, driver)
     return Device(properties.name, target, properties.L2_cache_size, ceilings)
+
+
+def is_named(device, name):
+    """Whether the driver's name is that of a device of `data/devices`, whose SXM parts have no other mark in it."""
+    words = [word for word in device.name.split() if word != "SXM"]
+    another_card = "SXM" in device.name and any(mark in name for mark in ("PCIe", "NVL"))
+    return all(word in name.split() for word in words) and not another_card
 
 
 def driver_memory_rate(properties):

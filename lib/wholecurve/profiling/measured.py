@@ -8,7 +8,7 @@ from wholecurve.kernels.forms import form_for
 from wholecurve.kernels.inputs import Inputs
 from wholecurve.kernels.launch import run_all
 from wholecurve.profiling.ceilings import measure_cpu_ceilings
-from wholecurve.profiling.checks import check_case
+from wholecurve.profiling.checks import check_case, prepare
 from wholecurve.profiling.devices import Ceiling, Device, bound
 from wholecurve.profiling.rows import MEASURED_CPU, MEASURED_GPU, cost_fields, row
 from wholecurve.profiling.timing import copies_for_cold, time_on_cpu, time_on_gpu
@@ -60,13 +60,14 @@ def cpu_rows(subject, case_name, case, device, *, variants=None, seconds=1.0):
     """
     arguments, cost = subject.arguments(case), subject.cost(case)
     candidates = cpu_forms(subject) | dict(subject.baselines) | dict(variants or {})
-    problems = {name: gate(subject, case, name, function, "cpu") for name, function in candidates.items()}
+    before, after = (prepare(subject, case, "cpu", seed) for seed in (0, 1))
+    problems = {name: gate(subject, case, name, function, before) for name, function in candidates.items()}
     runnable = {name: function for name, function in candidates.items() if not problems[name]}
     calls = {name: (lambda function=function: function(**arguments)) for name, function in runnable.items()}
     with torch.inference_mode():
         timings = time_on_cpu(calls, cost.bytes_min, device.cache_bytes, seconds) if calls else {}
     for name, function in runnable.items():
-        problems[name] = gate(subject, case, name, function, "cpu", seed=1)
+        problems[name] = gate(subject, case, name, function, after)
     fields = dict(
         device=device.name, target="cpu", threads=torch.get_num_threads(), versions=f"torch {torch.__version__}"
     )
@@ -101,15 +102,18 @@ def gpu_rows(subject, case_name, case, device, *, configs=None, variants=None, v
     for name in configs or ():
         candidates[f"triton, {name}"] = triton_variant(subject, subject.spec.CONFIGS[name])
     candidates |= dict(subject.baselines) | dict(variants or {})
-    problems = {name: gate(subject, case, name, function, "cuda") for name, function in candidates.items()}
+    before = prepare(subject, case, "cuda", 0)
+    problems = {name: gate(subject, case, name, function, before, "cuda") for name, function in candidates.items()}
+    del before  # a definition in float64 is large
     calls = {}
     for name, function in candidates.items():
         if not problems[name]:
             calls[name] = [lambda function=function, given=given: function(**given) for given in copied]
     timings, failed = time_each(calls, cost.bytes_min, device.cache_bytes)
     problems |= failed
+    after = prepare(subject, case, "cuda", 1)
     for name in timings:
-        problems[name] = gate(subject, case, name, candidates[name], "cuda", seed=1)
+        problems[name] = gate(subject, case, name, candidates[name], after, "cuda")
     limit = bound(cost, device, ("datasheet", "driver-derived"))
     fields = dict(device=device.name, target="gpu", versions=versions)
     return measured_rows(subject, case_name, case, MEASURED_GPU, problems, timings, cost, limit, fields)
@@ -139,10 +143,10 @@ def time_each(calls, touched, cache_bytes):
     return (time_on_gpu(kept, touched, cache_bytes) if kept else {}), problems
 
 
-def gate(subject, case, name, function, device, seed=0):
-    """What is wrong with a candidate on this case, "" where nothing is."""
+def gate(subject, case, name, function, prepared, device="cpu"):
+    """What is wrong with a candidate on the prepared inputs of a case, "" where nothing is."""
     try:
-        finding = check_case(subject, case, name, device=device, seed=seed, variant=function)
+        finding = check_case(subject, case, name, device=device, variant=function, prepared=prepared)
     except Exception as error:  # a candidate of a user may do anything; its row must say so
         return f"{type(error).__name__}: {str(error)[:200]}"
     return "; ".join(finding.problems)
