@@ -179,6 +179,8 @@ def test_without_the_engine_half_a_command_says_what_to_install(tmp_path, argume
         "import wholecurve.runs",
         "import wholecurve.figures",
         "import wholecurve.figures.roofline",
+        "import wholecurve.figures.published_figures",
+        "import wholecurve.profiling.tables",
         "import wholecurve.profiling.devices",
         "import wholecurve.report",
         "import wholecurve.studies.plan",
