@@ -1,13 +1,10 @@
-"""Helpers of the kernel tests: guarded memory, poisoned outputs, paged caches full of poison."""
-
-import contextlib
+"""Helpers of the kernel tests: names of cases, forms that may be missing, paged caches full of poison."""
 
 import pytest
 import torch
 
 from wholecurve.kernels import native
 
-GUARD = 64  # elements on both sides: keeps 16-byte alignment in every dtype
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 DTYPES = (*HALF_DTYPES, torch.float32)
 
@@ -22,47 +19,6 @@ def require_form(form):
         pytest.importorskip("triton")
     if form == "native" and native.load() is None:
         pytest.skip("the native form could not be compiled here")
-
-
-class Guarded:
-    """Tensors inside buffers of NaN; `check()` tells whether anything around or in them was written."""
-
-    def __init__(self):
-        self.buffers = []
-
-    def __call__(self, tensor, row_gap=0):
-        """A copy of a tensor [..., width] with `row_gap` poisoned elements after each row and guards."""
-        rows = tensor.numel() // tensor.shape[-1] if tensor.numel() else 0
-        width = tensor.shape[-1] + row_gap
-        poison = float("nan") if tensor.is_floating_point() else -7777
-        buffer = torch.full((2 * GUARD + rows * width,), poison, dtype=tensor.dtype)
-        inner = buffer[GUARD : GUARD + rows * width].view(*tensor.shape[:-1], width)[..., : tensor.shape[-1]]
-        inner.copy_(tensor)
-        self.buffers.append((buffer, buffer.clone()))
-        return inner
-
-    def check(self):
-        for buffer, before in self.buffers:
-            assert torch.equal(buffer.nan_to_num(nan=12345.0), before.nan_to_num(nan=12345.0)), "an input was written"
-
-
-@contextlib.contextmanager
-def poisoned_outputs(monkeypatch):
-    """torch.empty and torch.empty_like give NaN between guard bands of NaN, which are checked at the end."""
-    buffers = []
-
-    def empty(*shape, dtype=None, device=None):
-        shape = torch.Size(shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
-        buffer = torch.full((2 * GUARD + shape.numel(),), float("nan"), dtype=dtype)
-        buffers.append(buffer)
-        return buffer[GUARD : GUARD + shape.numel()].view(shape)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "empty", empty)
-        patch.setattr(torch, "empty_like", lambda tensor: empty(tensor.shape, dtype=tensor.dtype))
-        yield
-    for buffer in buffers:
-        assert buffer[:GUARD].isnan().all() and buffer[-GUARD:].isnan().all(), "a guard band was written"
 
 
 def paged_cache(contexts, block_size, num_kv_heads, head_dim, dtype, seed=0, index_dtype=torch.int32):

@@ -8,11 +8,11 @@
 """
 
 import importlib.util
-import itertools
 import os
 
 import pytest
 import torch
+from kernel_checks import case_id
 
 from wholecurve import kernels
 
@@ -184,12 +184,3 @@ def parametrise(metafunc):
 def quick():
     """Every production case is compiled for the committed table; here one of each kernel unless asked for all."""
     return os.environ.get("WHOLECURVE_ALL_CASES") != "1"
-
-
-def case_id(case):
-    return "-".join(f"{name}={value}" for name, value in case.items()).replace(" ", "")
-
-
-def product(**choices):
-    """A list of cases: every combination of these values."""
-    return [dict(zip(choices, values)) for values in itertools.product(*choices.values())]

@@ -121,21 +121,7 @@ def profile(kernel, case=None, *, targets=STATIC_TARGETS, device=None, seconds=1
     of a device of `data/devices` or a device file for the bounds of static rows. What was left out is in
     `.attrs["left_out"]`.
     """
-    subject, rows, left_out = subject_of(kernel), [], []
-    cases = bench_cases(subject, case)
-    held = read_device(device) if device is not None else None
-    for target in [targets] if isinstance(targets, str) else targets:
-        if target in TARGETS:
-            for name, one in cases.items():
-                rows += static_rows(subject, name, one, target, device=held, config=config)
-        elif target == "cpu":
-            found, skipped = on_cpu(subject, case, None, seconds, threads)
-            rows, left_out = rows + found, left_out + skipped
-        elif target == "gpu":
-            rows += on_gpu(subject, cases, None)
-        else:
-            raise UserError(f"no target {target!r}; there are {', '.join(TARGETS)}, cpu and gpu")
-    return frame(rows, left_out)
+    return frame(*rows_on(subject_of(kernel), case, targets, device, {}, seconds, threads, config))
 
 
 def compare(kernel, variants, case=None, *, tests=None, targets=STATIC_TARGETS, device=None, seconds=1.0):
@@ -144,28 +130,41 @@ def compare(kernel, variants, case=None, *, tests=None, targets=STATIC_TARGETS, 
     A variant that does not pass the gate on the test cases (`tests`, None for those of the kernel) gets one row per
     target that says so, and no numbers. On "cpu" and "gpu" all forms are timed in turns.
     """
-    subject, rows, left_out = subject_of(kernel), [], []
-    cases = bench_cases(subject, case)
-    held = read_device(device) if device is not None else None
+    subject = subject_of(kernel)
     red = {name: first_problem(subject, variant, tests) for name, variant in variants.items()}
     good = {name: variant for name, variant in variants.items() if not red[name]}
-    for target in [targets] if isinstance(targets, str) else targets:
-        if target in TARGETS:
-            for name, one in cases.items():
-                rows += static_rows(subject, name, one, target, device=held)
-                for label, variant in good.items():
-                    rows += static_rows(subject, name, one, target, device=held, variant=variant, form=label)
-        elif target == "cpu":
-            found, skipped = on_cpu(subject, case, good, seconds)
-            rows, left_out = rows + found, left_out + skipped
-        elif target == "gpu":
-            rows += on_gpu(subject, cases, good)
-        else:
-            raise UserError(f"no target {target!r}; there are {', '.join(TARGETS)}, cpu and gpu")
+    rows, left_out = rows_on(subject, case, targets, device, good, seconds)
+    for target in as_list(targets):
         for label, problem in red.items():
             if problem:
                 rows.append({"kernel": kernel, "form": label, "target": target, "note": f"gate is red: {problem}"})
     return frame(rows, left_out)
+
+
+def rows_on(subject, case, targets, device, variants, seconds, threads=None, config=None):
+    """(rows, what was left out) of a kernel and of variants that passed the gate, target by target."""
+    rows, left_out = [], []
+    cases = bench_cases(subject, case)
+    held = read_device(device) if device is not None else None
+    for target in as_list(targets):
+        if target in TARGETS:
+            for name, one in cases.items():
+                rows += static_rows(subject, name, one, target, device=held, config=config)
+                for label, variant in variants.items():
+                    rows += static_rows(subject, name, one, target, device=held, variant=variant, form=label)
+        elif target == "cpu":
+            found, skipped = on_cpu(subject, case, variants, seconds, threads)
+            rows, left_out = rows + found, left_out + skipped
+        elif target == "gpu":
+            rows += on_gpu(subject, cases, variants)
+        else:
+            raise UserError(f"no target {target!r}; there are {', '.join(TARGETS)}, cpu and gpu")
+    return rows, left_out
+
+
+def as_list(targets):
+    """Targets as a list; one may be given as a word."""
+    return [targets] if isinstance(targets, str) else list(targets)
 
 
 def first_problem(subject, variant, tests=None):
