@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kernel_checks import require_form
 from kernel_suite import KernelSuite
 
-from wholecurve.engine.sampling import top_p_filter
 from wholecurve.kernels.launch import Launch, run_all
 from wholecurve.kernels.sampling import cpu, philox, reference, sampling, token_counts
 from wholecurve.kernels.sampling.spec import TESTS, cost
@@ -288,14 +287,6 @@ def test_the_cpu_form_keeps_what_the_definition_keeps(values, top_k, top_p, min_
     kept[kept_tokens(logits, "cpu", **limits)] = True
     assert (surely <= kept).all() and (kept <= perhaps).all()
     assert kept.any()
-
-
-def test_top_p_keeps_what_the_engines_sampler_keeps():
-    logits = torch.randn(5, 60, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    for row, share in zip(logits, (0.1, 0.5, 0.9, 0.99, 0.0)):
-        engine = top_p_filter(row.softmax(0), share).nonzero()[:, 0].tolist()
-        assert kept_tokens(row, "reference", top_p=share) == engine
-        assert kept_tokens(row.float(), "cpu", top_p=share) == engine
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,46 +1,9 @@
-"""Tokenizers: loading, the chat template, and text that comes in pieces."""
+"""Tokenizers: loading and the chat template."""
 
 import pytest
 
 from wholecurve.errors import UserError
-from wholecurve.models.tokenizer import (
-    chat_prompt_ids,
-    load_tokenizer,
-    save_tokenizer_of_gguf,
-    stream_text,
-)
-
-
-class Bytes:
-    """A tokenizer whose tokens are bytes; 0 is special."""
-
-    def decode(self, ids, skip_special_tokens):
-        assert skip_special_tokens
-        return bytes(i for i in ids if i).decode("utf-8", errors="replace")
-
-
-@pytest.mark.parametrize("text", ["plain", "naïve – 漢字 🙂!", "🙂", ""])
-def test_streamed_pieces_are_the_text_and_never_a_half_character(text):
-    pieces = list(stream_text(Bytes(), text.encode()))
-    assert "".join(pieces) == text and not any("�" in piece for piece in pieces)
-
-
-def test_special_tokens_are_left_out_and_an_unfinished_character_is_shown_at_the_end():
-    assert "".join(stream_text(Bytes(), [0, 104, 0, 105, 0])) == "hi"
-    assert "".join(stream_text(Bytes(), [104, *"🙂".encode()[:2]])) == "h�"
-
-
-def test_pieces_come_as_soon_as_they_are_whole():
-    taken = []
-
-    def tokens():
-        for token in "aé".encode():
-            taken.append(token)
-            yield token
-
-    pieces = stream_text(Bytes(), tokens())
-    assert next(pieces) == "a" and len(taken) == 1
-    assert next(pieces) == "é" and len(taken) == 3
+from wholecurve.models.tokenizer import chat_prompt_ids, load_tokenizer, save_tokenizer_of_gguf
 
 
 def test_a_folder_without_a_tokenizer(tmp_path):
@@ -73,7 +36,6 @@ def test_the_tokenizer_of_smollm2(real_model_files):
     ids = chat_prompt_ids(tokenizer, "Hello, 漢字!")
     assert tokenizer.decode(ids).endswith("<|im_start|>user\nHello, 漢字!<|im_end|>\n<|im_start|>assistant\n")
     assert ids[0] == tokenizer.convert_tokens_to_ids("<|im_start|>") == 1
-    assert "".join(stream_text(tokenizer, ids)).count("漢字") == 1
 
 
 def test_without_a_template_the_text_is_the_prompt():

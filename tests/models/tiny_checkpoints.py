@@ -4,11 +4,7 @@ import gguf
 import numpy as np
 import torch
 
-from wholecurve.engine.cache import BlockPool, allocate_cache
-from wholecurve.engine.runner import Runner
-from wholecurve.engine.sampling import SamplingParams
-from wholecurve.engine.scheduler import ScheduledStep
-from wholecurve.engine.sequence import Sequence
+from wholecurve.engine.batching import single_batch
 
 TINY = {
     "vocab_size": 97,
@@ -121,20 +117,19 @@ def logits_by_chunks(model, token_ids, chunks, block_size=4):
 
     The blocks of the sequence lie in the cache in descending order, and the cache starts full of NaN.
     """
-    sequence = Sequence("parity", token_ids, SamplingParams(max_new_tokens=1))
-    pool = BlockPool(-(-len(token_ids) // block_size), block_size)
-    sequence.blocks = pool.take(pool.num_blocks)[::-1]
-    cache = allocate_cache(model.config, pool.num_blocks, block_size, model.dtype, model.device)
-    for tensor in cache.keys + cache.values:
+    blocks = list(range(-(-len(token_ids) // block_size)))[::-1]
+    caches = [spec.allocate(len(blocks), block_size, model.dtype, model.device) for spec in model.cache_specs]
+    for tensor in [tensor for cache in caches for tensor in cache.keys + cache.values]:
         tensor.fill_(torch.nan)
-    runner, rows = Runner(model, cache, block_size), []
+    start, rows = 0, []
     for chunk in chunks:
         count = 1 if chunk == "decode" else chunk
-        step = ScheduledStep([sequence], []) if chunk == "decode" else ScheduledStep([], [(sequence, count)])
-        batch, _ = runner.build(step)
-        batch.logits_rows = torch.arange(count)
-        rows.append(model(batch, cache))
-        sequence.num_computed += count
+        tables, sizes = [blocks] * len(caches), [block_size] * len(caches)
+        batch = single_batch(token_ids[start : start + count], start, tables, sizes, model.device, list(range(count)))
+        # a chunk of one token is a decode row only where the list says so
+        batch.num_decodes = int(chunk == "decode")
+        rows.append(model(batch, caches))
+        start += count
     return torch.cat(rows)
 
 

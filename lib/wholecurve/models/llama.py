@@ -6,16 +6,16 @@ Dimensions: T tokens, H query heads, G key-value heads, D head size.
 import torch
 from torch import nn
 
-from wholecurve.errors import UserError
 from wholecurve.kernels.decode_attention import decode_attention, plan_decode_attention
 from wholecurve.kernels.gated_activation import swiglu
 from wholecurve.kernels.kv_store import store_kv
 from wholecurve.kernels.prefill_attention import plan_prefill_attention, prefill_attention
 from wholecurve.kernels.rms_norm import rms_norm
 from wholecurve.kernels.rope import rope, rope_tables
-from wholecurve.models.batch import ForwardBatch, KVCache
+from wholecurve.models.batch import ForwardBatch, KVCache, KVSpec
 from wholecurve.models.config import ModelConfig
 from wholecurve.models.linear import linear
+from wholecurve.models.llama_weights import take_weights
 
 
 class Attention(nn.Module):
@@ -35,19 +35,21 @@ class Attention(nn.Module):
         q, k = rotated[:, : c.num_heads], rotated[:, c.num_heads :]  # [T, H, D], [T, G, D]
         v = heads[:, c.num_heads + c.num_kv_heads :]  # [T, G, D]
         keys, values = cache.keys[self.layer], cache.values[self.layer]
-        store_kv(k, v, keys, values, batch.slots)
-        out = self._attend(q, keys, values, batch)
-        return linear(out.view(tokens, -1), self.output)
+        store_kv(k, v, keys, values, batch.groups[0].slots)
+        return linear(self._attend(q, keys, values, batch), self.output)
 
     def _attend(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        scale, split = self.config.head_dim**-0.5, batch.num_decodes
-        parts = []
+        scale, parts = self.config.head_dim**-0.5, []
+        split = batch.num_decodes * batch.decode_queries
         if split:
-            decode = (batch.decode_block_table, batch.decode_context_lens)
-            parts.append(decode_attention(q[:split], keys, values, *decode, scale, plan=batch.decode_plan))
+            table, lengths, plan = batch.plans["decode"]
+            rows = q[:split] if batch.decode_queries == 1 else q[:split].unflatten(0, (-1, batch.decode_queries))
+            parts.append(decode_attention(rows, keys, values, table, lengths, scale, plan=plan).view(split, -1))
         if split < q.shape[0]:
-            prefill = (batch.prefill_block_table, batch.prefill_context_lens, batch.prefill_cu_q)
-            parts.append(prefill_attention(q[split:], keys, values, *prefill, scale, plan=batch.prefill_plan))
+            table, lengths, cu_q, plan = batch.plans["prefill"]
+            chunks = (table, lengths, cu_q, scale)
+            out = prefill_attention(q[split:], keys, values, *chunks, plan=plan, max_q=batch.max_q)
+            parts.append(out.view(q.shape[0] - split, -1))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -104,8 +106,13 @@ class Llama(nn.Module):
     def device(self) -> torch.device:
         return self.embedding.device
 
-    def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
-        self._plan_attention(batch, cache.keys[0].shape[1])
+    @property
+    def cache_specs(self) -> tuple[KVSpec, ...]:
+        return (KVSpec(self.config.num_layers, self.config.num_kv_heads, self.config.head_dim),)
+
+    def forward(self, batch: ForwardBatch, caches: list[KVCache]) -> torch.Tensor:
+        (cache,) = caches
+        _plan_attention(batch, cache.keys[0].shape[1])
         x, residual = self.embedding[batch.token_ids], None  # [T, hidden_size]
         for layer in self.layers:
             x, residual = layer(x, residual, batch, cache, self.cos, self.sin)
@@ -113,25 +120,18 @@ class Llama(nn.Module):
         x, _ = rms_norm(x[rows], self.norm, self.config.rms_norm_eps, residual[rows])
         return linear(x, self.head)
 
-    def _plan_attention(self, batch: ForwardBatch, block_size: int) -> None:
-        """What all layers of the step share is worked out once."""
-        if batch.num_decodes:
-            decode = (batch.decode_block_table, batch.decode_context_lens)
-            batch.decode_plan = plan_decode_attention(*decode, block_size)
-        if batch.num_decodes < len(batch.token_ids):
-            prefill = (batch.prefill_block_table, batch.prefill_context_lens, batch.prefill_cu_q)
-            batch.prefill_plan = plan_prefill_attention(*prefill, block_size)
 
-
-def _take(weights: dict[str, torch.Tensor], name: str, shape: tuple[int, ...], where: str) -> torch.Tensor:
-    if name not in weights:
-        raise UserError(f"{where}: tensor {name} is missing")
-    stored = tuple(weights[name].shape)
-    if stored != shape:
-        raise UserError(f"{where}: tensor {name} has shape {stored}, the config asks for {shape}")
-    if not weights[name].is_floating_point():
-        raise UserError(f"{where}: tensor {name} is {weights[name].dtype}; weights must be floating point")
-    return weights[name]
+def _plan_attention(batch: ForwardBatch, block_size: int) -> None:
+    """What all layers of the step share is worked out once: rows that decode, then chunks, with a plan each."""
+    first, queries = batch.num_decodes, batch.decode_queries
+    table, lengths = batch.groups[0].block_table, batch.context_lens
+    if first:
+        decode = (table[:first], lengths[:first])
+        batch.plans["decode"] = (*decode, plan_decode_attention(*decode, block_size, num_queries=queries))
+    if first < len(lengths):
+        cu_q = (batch.cu_q[first:] - first * queries).to(table.device, non_blocking=True)
+        prefill = (table[first:], lengths[first:], cu_q)
+        batch.plans["prefill"] = (*prefill, plan_prefill_attention(*prefill, block_size))
 
 
 def build_llama(
@@ -146,44 +146,21 @@ def build_llama(
     Raises UserError naming `where` and the tensor when one is missing, left over, of the wrong shape or not of numbers
     that can be cast.
     """
-    h, d, inter = config.hidden_size, config.head_dim, config.intermediate_size
-    used = set()
-
-    def take(name: str, *shape: int) -> torch.Tensor:
-        used.add(name)
-        return _take(weights, name, shape, where)
+    found = take_weights(config, weights, where)
 
     def parameter(*tensors: torch.Tensor) -> nn.Parameter:
         joined = torch.cat([tensor.to(dtype) for tensor in tensors]) if len(tensors) > 1 else tensors[0].to(dtype)
         return nn.Parameter(joined.to(device).contiguous(), requires_grad=False)
 
-    # before the modules are made: a damaged number of layers could ask for billions of them
-    take(f"model.layers.{config.num_layers - 1}.input_layernorm.weight", h)
     with torch.device("meta"):
         model = Llama(config)
-    model.embedding = parameter(take("model.embed_tokens.weight", config.vocab_size, h))
-    for i, layer in enumerate(model.layers):
-        prefix = f"model.layers.{i}"
-        query, key_value = config.num_heads * d, config.num_kv_heads * d
-        layer.attention_norm = parameter(take(f"{prefix}.input_layernorm.weight", h))
-        layer.mlp_norm = parameter(take(f"{prefix}.post_attention_layernorm.weight", h))
-        layer.attention.qkv = parameter(
-            take(f"{prefix}.self_attn.q_proj.weight", query, h),
-            take(f"{prefix}.self_attn.k_proj.weight", key_value, h),
-            take(f"{prefix}.self_attn.v_proj.weight", key_value, h),
-        )
-        layer.attention.output = parameter(take(f"{prefix}.self_attn.o_proj.weight", h, query))
-        layer.mlp.gate_up = parameter(
-            take(f"{prefix}.mlp.gate_proj.weight", inter, h), take(f"{prefix}.mlp.up_proj.weight", inter, h)
-        )
-        layer.mlp.down = parameter(take(f"{prefix}.mlp.down_proj.weight", h, inter))
-    model.norm = parameter(take("model.norm.weight", h))
-    if config.tie_word_embeddings:
-        used.add("lm_head.weight")  # some checkpoints store the tied matrix twice
-        model.head = model.embedding
-    else:
-        model.head = parameter(take("lm_head.weight", config.vocab_size, h))
-    if left := sorted(set(weights) - used):
-        raise UserError(f"{where}: tensor {left[0]} is not part of a Llama decoder ({len(left)} such tensors)")
-    model.cos, model.sin = rope_tables(d, config.rope_theta, config.max_position, torch.float32, device)
+    model.embedding = parameter(found.embedding)
+    for layer, given in zip(model.layers, found.layers, strict=True):
+        layer.attention_norm, layer.mlp_norm = parameter(given.attention_norm), parameter(given.mlp_norm)
+        layer.attention.qkv, layer.attention.output = parameter(*given.qkv), parameter(given.output)
+        layer.mlp.gate_up, layer.mlp.down = parameter(*given.gate_up), parameter(given.down)
+    model.norm = parameter(found.norm)
+    model.head = model.embedding if config.tie_word_embeddings else parameter(found.head)
+    tables = rope_tables(config.head_dim, config.rope_theta, config.max_position, torch.float32, device)
+    model.cos, model.sin = tables
     return model

@@ -1,6 +1,5 @@
 """Tokenizers: transformers does the work, this file finds the right one and says what is missing."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from wholecurve.errors import UserError
@@ -36,18 +35,3 @@ def chat_prompt_ids(tokenizer, text: str) -> list[int]:
         prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return tokenizer.encode(prompt, add_special_tokens=False)
     return tokenizer.encode(text)
-
-
-def stream_text(tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """Text of a stream of tokens, piece by piece; special tokens are left out, split characters wait for their rest."""
-    seen: list[int] = []
-    printed = ""
-    for token in tokens:
-        seen.append(token)
-        text = tokenizer.decode(seen, skip_special_tokens=True)
-        if text.endswith("�"):
-            continue
-        yield text[len(printed) :]
-        printed = text
-    text = tokenizer.decode(seen, skip_special_tokens=True)
-    yield text[len(printed) :]
