@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_engine import greedy, prompt_of, run_with_arrivals, tiny_model, tokens_alone
+from tiny_engine import greedy, prompt_of, record_logits, run_with_arrivals, tiny_model, tokens_alone
+from toy_hybrid import ScriptedProposer
 
 from wholecurve.engine import Engine, SamplingParams
 
@@ -36,6 +37,8 @@ engines = st.fixed_dictionaries(
         "max_batch_tokens": st.one_of(st.integers(1, 12), st.integers(13, 200)),
         "max_sequences": st.integers(1, 8),
         "cache_tokens": st.integers(64, 400),
+        "prefix_cache": st.booleans(),
+        "overlap": st.booleans(),
     }
 )
 
@@ -53,32 +56,46 @@ def test_float32_tokens_alone_and_in_any_batch(name, requests, options):
 
 def logits_of_every_token(engine, requests):
     """Tokens and, per request, the logits [n, vocab] that decided them."""
-    logits, run = {name: [] for name in requests}, engine.runner.run
-
-    def recorded(step):
-        rows, sequences = run(step)
-        for row, sequence in zip(rows, sequences, strict=True):
-            logits[sequence.request_id].append(row.clone())
-        return rows, sequences
-
-    engine.runner.run = recorded
+    logits = record_logits(engine)
     tokens, _ = run_with_arrivals(engine, requests)
-    return tokens, {name: torch.stack(rows) for name, rows in logits.items()}
+    return tokens, {name: torch.stack([rows[i] for i in range(len(rows))]) for name, rows in logits.items()}
 
 
 @pytest.mark.bit_exact
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("block_size", BLOCK_SIZES)
 @pytest.mark.parametrize("max_batch_tokens", [1, 7, 33, 400])
-def test_logits_have_the_same_bits_alone_and_in_a_batch(dtype, block_size, max_batch_tokens):
+@pytest.mark.parametrize("cache_tokens", [512, 96], ids=["room for all", "preempted"])
+def test_logits_have_the_same_bits_alone_and_in_a_batch(dtype, block_size, max_batch_tokens, cache_tokens):
     """Stronger than equal tokens: near ties cannot hide a difference. Prompts of 1 to 80 tokens, arriving apart."""
     model = tiny_model(dtype)
     lengths = (1, 15, 16, 17, 80, 33, 8, 64)
     requests = {f"r{i}": (2 * i, prompt_of(length, i), greedy(6)) for i, length in enumerate(lengths)}
-    engine = Engine(
-        model, cache_tokens=512, block_size=block_size, max_batch_tokens=max_batch_tokens, max_sequences=5, check=True
-    )
+    sizes = {"cache_tokens": cache_tokens, "block_size": block_size, "max_batch_tokens": max_batch_tokens}
+    engine = Engine(model, **sizes, max_sequences=5, prefix_cache=True, check=True)
     tokens, logits = logits_of_every_token(engine, requests)
+    for name, (_, prompt, params) in requests.items():
+        alone = Engine(model, cache_tokens=256, block_size=16, max_batch_tokens=256)
+        expected_tokens, expected = logits_of_every_token(alone, {name: (0, prompt, params)})
+        assert tokens[name] == expected_tokens[name]
+        assert torch.equal(logits[name], expected[name]), name
+    assert cache_tokens == 96 or not engine.stats().preemptions
+
+
+@pytest.mark.bit_exact
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("max_batch_tokens", [7, 400])
+def test_logits_have_the_same_bits_where_drafts_are_verified(dtype, max_batch_tokens):
+    """Rows that verify several tokens at once, some of them wrong, some in the company of chunks."""
+    model = tiny_model(dtype)
+    requests = {f"r{i}": (2 * i, prompt_of(length, i), greedy(12)) for i, length in enumerate((1, 15, 17, 60, 33))}
+    texts = {
+        name: (prompt, tokens_alone(model, tuple(prompt), params)) for name, (_, prompt, params) in requests.items()
+    }
+    sizes = {"cache_tokens": 160, "block_size": 8, "max_batch_tokens": max_batch_tokens, "max_sequences": 4}
+    engine = Engine(model, speculation=ScriptedProposer(texts, 4), check=True, **sizes)
+    tokens, logits = logits_of_every_token(engine, requests)
+    assert engine.stats().drafts_accepted > 10
     for name, (_, prompt, params) in requests.items():
         alone = Engine(model, cache_tokens=256, block_size=16, max_batch_tokens=256)
         expected_tokens, expected = logits_of_every_token(alone, {name: (0, prompt, params)})

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_engine import EOS, VOCABULARY, greedy, prompt_of, run_with_arrivals, tiny_model, tokens_alone
+from tiny_engine import EOS, VOCABULARY, greedy, is_idle, prompt_of, run_with_arrivals, tiny_model, tokens_alone
 
 from wholecurve.engine import Engine, SamplingParams, StepOutput
 from wholecurve.engine.load import default_device
@@ -25,13 +25,9 @@ def with_token(token):
     raise AssertionError("no such prompt")
 
 
-def idle(engine):
-    return engine.pool.num_free == engine.pool.num_blocks and not engine.has_unfinished and engine.step() == []
-
-
 def finished(engine, prompt, params):
     tokens, reasons = run_with_arrivals(engine, {"r": (0, prompt, params)})
-    assert idle(engine)
+    assert is_idle(engine)
     return tokens["r"], reasons["r"]
 
 
@@ -74,7 +70,7 @@ def test_a_step_reports_one_token_per_sequence_and_its_end(engine):
     assert engine.step() == []  # 24 of 30 prompt tokens
     assert engine.step() == [StepOutput("a", [expected[0]], None)]
     assert engine.step() == [StepOutput("a", [expected[1]], "length")]
-    assert idle(engine)
+    assert is_idle(engine)
 
 
 @pytest.mark.parametrize(
@@ -84,14 +80,31 @@ def test_a_step_reports_one_token_per_sequence_and_its_end(engine):
         ([VOCABULARY], greedy(1), f"outside the vocabulary of {VOCABULARY}"),
         ([3, -1], greedy(1), "outside the vocabulary"),
         ([1] * 100, greedy(29), "prompt 100 \\+ max_new_tokens 29 exceed the model's context of 128"),
-        ([1] * 100, greedy(61), "request r: "),
+        ([1, 2.5], greedy(1), "request r: the prompt must be a list of token ids"),
+        ([1, 2**70], greedy(1), "request r: the prompt must be a list of token ids"),
+        ([1], greedy(1, stop=("x",)), "request r: stop is given; it needs an engine with a tokenizer"),
+        ([1], greedy(1, stop_token_ids=(99,)), "request r: stop_token_ids names token 99"),
     ],
 )
 def test_requests_that_cannot_be_run_are_refused_and_leave_nothing(engine, prompt, params, reason):
     with pytest.raises(UserError, match=reason):
         engine.add("r", prompt, params)
-    assert idle(engine)
+    assert is_idle(engine)
     engine.add("r", [1], greedy(1))
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"priority": 1.5}, "request r: priority is 1.5; it must be a whole number"),
+        ({"priority": True}, "request r: priority is True"),
+        ({"cache_salt": None}, "request r: cache_salt is None; it must be a string"),
+    ],
+)
+def test_options_of_a_request_that_make_no_sense(engine, option, reason):
+    with pytest.raises(UserError, match=reason):
+        engine.add("r", [1], greedy(1), **option)
+    assert is_idle(engine)
 
 
 def test_the_whole_context_of_the_model_can_be_used(engine):
@@ -104,7 +117,7 @@ def test_an_id_is_free_again_after_its_request(engine):
     with pytest.raises(UserError, match="request r: this id is in use"):
         engine.add("r", [1, 2], greedy(3))
     engine.abort("r")
-    assert idle(engine)
+    assert is_idle(engine)
     with pytest.raises(UserError, match="request r: not known, or finished"):
         engine.abort("r")
     assert finished(engine, [1, 2], greedy(3))[1] == "length"
@@ -121,17 +134,17 @@ def test_generate_keeps_the_order_of_its_prompts(engine):
     for _ in range(2):  # ids of an earlier call must not be in the way
         expected = [tokens_alone(tiny_model(), tuple(prompt), greedy(5)) for prompt in prompts]
         assert engine.generate(prompts, greedy(5)) == expected
-    assert engine.generate([], greedy(5)) == [] and idle(engine)
+    assert engine.generate([], greedy(5)) == [] and is_idle(engine)
 
 
 def test_generate_leaves_nothing_behind_after_an_error(engine, monkeypatch):
     with pytest.raises(UserError, match="generate-1"):
         engine.generate([[1, 2], [], [3]], greedy(5))
-    assert idle(engine)
+    assert is_idle(engine)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(engine.runner, "run", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(engine.runner, "run", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         engine.generate([[1, 2], [3]], greedy(5))
-    assert idle(engine)
+    assert is_idle(engine)
     assert len(engine.generate([[1, 2], [3]], greedy(5))[1]) == 5
 
 
@@ -142,13 +155,13 @@ def test_generate_goes_on_with_requests_that_were_there_before(engine):
     ]
     assert engine.has_unfinished
     engine.abort("other")
-    assert idle(engine)
+    assert is_idle(engine)
 
 
 def test_a_stream_gives_the_same_tokens(engine):
     prompt = prompt_of(30, 2)
     assert list(engine.stream(prompt, greedy(6))) == tokens_alone(tiny_model(), tuple(prompt), greedy(6))
-    assert idle(engine)
+    assert is_idle(engine)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
@@ -158,7 +171,7 @@ def test_a_stream_that_is_closed_early_frees_its_blocks(engine, taken):
         next(stream)
     assert engine.has_unfinished == (taken > 0)
     stream.close()
-    assert idle(engine)
+    assert is_idle(engine)
     assert len(list(engine.stream([1], greedy(2)))) == 2
 
 

@@ -80,6 +80,28 @@ def run_with_arrivals(engine, requests, on_step=None):
     raise AssertionError("the engine spins")
 
 
+def is_idle(engine):
+    """Whether nothing is left of any request: no block in use, no row taken, nothing to do."""
+    stats = engine.stats()
+    assert stats.blocks_free + stats.blocks_cached + stats.blocks_used == stats.blocks_total
+    engine.scheduler.check_integrity()
+    return not stats.blocks_used and not stats.running and not stats.waiting and engine.step() == []
+
+
+def record_logits(engine):
+    """{request: {place of a token in the answer: the logits [vocab] that decided it}}, filled while the engine runs."""
+    logits, sample = {}, engine.runner.sampler.sample
+
+    def recorded(step_logits, rows, argmax=None):
+        names = {sequence.sampling: name for name, sequence in engine._requests.items()}
+        for values, row in zip(step_logits, rows, strict=True):
+            logits.setdefault(names[row.request], {})[row.output_index] = values.clone()
+        return sample(step_logits, rows, argmax)
+
+    engine.runner.sampler.sample = recorded
+    return logits
+
+
 def greedy(max_new_tokens, **others):
     """Greedy parameters that run to the end."""
     return SamplingParams(max_new_tokens=max_new_tokens, **{"ignore_eos": True, **others})

@@ -13,6 +13,8 @@ NEED_TRITON = (
     "resources",
     "laboratory",
     "gpu_day",
+    "gpu_day_engine",
+    "model_launches",
 )
 collect_ignore = [] if find_spec("triton") else [f"test_{name}.py" for name in NEED_TRITON]
 

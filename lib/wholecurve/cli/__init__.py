@@ -5,12 +5,14 @@ Every command imports what it needs when it runs, so that `--help` and `compare`
 
 import sys
 
-from wholecurve.cli import analysis, engine, kernels, studies  # noqa: F401  each registers its commands
+# each registers its commands
+from wholecurve.cli import analysis, engine, kernels, peers, serving, steps, studies  # noqa: F401
 from wholecurve.cli.app import app
 from wholecurve.errors import UserError
 
 # What the analysis half installs without.
 _ENGINE_PACKAGES = {"torch", "triton", "transformers", "tokenizers", "safetensors", "gguf", "ml_dtypes"}
+_ENGINE_PACKAGES |= {"starlette", "uvicorn", "httptools", "orjson", "prometheus_client", "jinja2", "xgrammar"}
 
 
 def main() -> None:

@@ -25,8 +25,9 @@ def generate(
     """Generate text with the engine, streamed as it comes."""
     from wholecurve.engine import Engine, SamplingParams
     from wholecurve.engine.load import load_model
+    from wholecurve.engine.text import stream_text
     from wholecurve.models.resolve import resolve
-    from wholecurve.models.tokenizer import chat_prompt_ids, load_tokenizer, stream_text
+    from wholecurve.models.tokenizer import chat_prompt_ids, load_tokenizer
 
     params = SamplingParams(max_new_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed)
     files = resolve(model)

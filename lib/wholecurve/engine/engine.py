@@ -1,97 +1,245 @@
 """The engine's front: add requests, step, collect tokens."""
 
-from collections.abc import Iterator
+import os
+from collections import deque
+from collections.abc import Container, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from wholecurve.engine.cache import BlockPool, allocate_cache
-from wholecurve.engine.runner import Runner
-from wholecurve.engine.sampling import SamplingParams, sample_batch
+from wholecurve.engine.batching import BatchBuilder
+from wholecurve.engine.cache import CacheManager, CacheSettings
+from wholecurve.engine.intake import Intake
+from wholecurve.engine.outputs import EngineStats, StepOutput, named_end, take_tokens
+from wholecurve.engine.runner import Runner, StepResult
+from wholecurve.engine.sampling import SampleRow, SamplingParams
 from wholecurve.engine.scheduler import Scheduler
 from wholecurve.engine.sequence import Sequence
+from wholecurve.engine.speculation.verify import num_matching, usable_drafts
 from wholecurve.errors import UserError
-from wholecurve.models.llama import Llama
+
+if TYPE_CHECKING:
+    from wholecurve.engine.speculation.proposer import Proposer
+
+CHECK_VARIABLE = "WHOLECURVE_CHECK"  # set to 1, every engine checks itself after every step
 
 
-@dataclass(frozen=True)
-class StepOutput:
-    """What one step brought for one request. `finish_reason` is None while it goes on, else "stop" or "length"."""
+@dataclass
+class LaunchedStep:
+    """A step that was begun: the sequences that it gives tokens to, each with its drafts, and its result."""
 
-    request_id: str
-    token_ids: list[int]
-    finish_reason: str | None
+    sampled: list[tuple[Sequence, int]]
+    result: StepResult | Future
 
 
 class Engine:
-    """Continuous batching over a paged cache.
+    """Continuous batching over paged caches.
 
-    `cache_tokens` is the capacity of the cache in tokens, rounded up to whole blocks; `max_batch_tokens` bounds the
-    tokens of one step (decode rows and prefill chunks together), `max_sequences` the requests that run at once.
-    With `check` the invariants of scheduler and cache are asserted after every step.
+    model: `config`, `dtype`, `device`, `cache_specs`, and `model(batch, caches) -> logits`. tokenizer: for text, stop
+    strings and grammars. `cache_tokens` is what the caches hold, rounded up to whole blocks; `block_size` is one number
+    or one per cache group. `max_batch_tokens` bounds the tokens of one step (decode rows, drafts and prefill chunks
+    together), `max_sequences` the requests that run at once. prefix_cache: keep the beginnings of texts for requests
+    that begin alike, within `domain` and a request's salt. overlap: begin a step before the tokens of the last one are
+    known; a request that needs them on the host (penalties, a grammar), or speculation, makes steps run one by one.
+    speculation: proposes drafts. check: assert the invariants of scheduler and caches after every step.
     """
 
     def __init__(
         self,
-        model: Llama,
+        model,
         *,
+        tokenizer=None,
         cache_tokens: int = 16384,
-        block_size: int = 16,
+        block_size: int | tuple[int, ...] = 16,
         max_batch_tokens: int = 2048,
         max_sequences: int = 64,
+        prefix_cache: bool = False,
+        overlap: bool = False,
+        speculation: "Proposer | None" = None,
         check: bool = False,
+        domain: str = "",
     ):
-        if cache_tokens < 1 or block_size < 1:
-            raise UserError(f"cache_tokens is {cache_tokens}, block_size {block_size}; both must be at least 1")
-        self.model, self.check = model, check
-        self.pool = BlockPool(-(-cache_tokens // block_size), block_size)
-        cache = allocate_cache(model.config, self.pool.num_blocks, block_size, model.dtype, model.device)
-        self.runner = Runner(model, cache, block_size)
-        self.scheduler = Scheduler(self.pool, max_batch_tokens, max_sequences)
+        self.model, self.speculation = model, speculation
+        self.check = check or os.environ.get(CHECK_VARIABLE) == "1"
+        self.overlap = overlap and speculation is None
+        self.cache = CacheManager(
+            model.cache_specs,
+            CacheSettings(
+                cache_tokens=cache_tokens,
+                block_sizes=block_size,
+                max_sequences=max_sequences,
+                max_batch_tokens=max_batch_tokens,
+                max_drafts=speculation.max_drafts if speculation else 0,
+                prefix_cache=prefix_cache,
+                domain=domain,
+            ),
+        )
+        self.scheduler = Scheduler(self.cache, max_batch_tokens, max_sequences)
+        self.runner = Runner(model, self.cache.allocate_all(model.dtype, model.device), max_sequences, self.overlap)
+        self._intake, self._builder = Intake(model.config, tokenizer), BatchBuilder(self.cache)
+        self._judge = getattr(speculation, "judge", None)
         self._requests: dict[str, Sequence] = {}
+        self._num_stepwise = 0  # requests that keep steps from overlapping
+        self._in_flight: deque[LaunchedStep] = deque()
+        self._outputs: list[StepOutput] = []  # of steps that were collected, but not reported yet
+        self._output_tokens = self._drafts_proposed = self._drafts_accepted = 0
+
+    # ---- requests
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self._requests)
+        """Whether `step` has more to bring."""
+        return bool(self._requests or self._outputs)
 
-    def add(self, request_id: str, prompt_ids: list[int], params: SamplingParams) -> None:
-        """Queue a request. UserError for an empty or too long prompt, an unknown token, or an id in use."""
-        config = self.model.config
+    def add(
+        self, request_id: str, prompt_ids: list[int], params: SamplingParams, priority: int = 0, cache_salt: str = ""
+    ) -> None:
+        """Queue a request. Lower priority numbers go first; only requests of one salt share cached prefixes.
+
+        UserError for what can never run, and for an id in use.
+        """
         if request_id in self._requests:
             raise UserError(f"request {request_id}: this id is in use")
-        if not prompt_ids:
-            raise UserError(f"request {request_id}: the prompt has no tokens")
-        if not 0 <= min(prompt_ids) <= max(prompt_ids) < config.vocab_size:
-            raise UserError(f"request {request_id}: a token id lies outside the vocabulary of {config.vocab_size}")
-        sequence = Sequence(request_id, prompt_ids, params)
-        if sequence.max_tokens > config.max_position:
-            raise UserError(
-                f"request {request_id}: prompt {len(prompt_ids)} + max_new_tokens {params.max_new_tokens} exceed "
-                f"the model's context of {config.max_position}"
-            )
+        if self._judge:
+            self.speculation.check_request(request_id, params)
+        sequence = self._intake.sequence(request_id, prompt_ids, params, priority, cache_salt)
         self.scheduler.add(sequence)
         self._requests[request_id] = sequence
+        self._num_stepwise += sequence.sampling.needs_history
+
+    def prepare(self, params: SamplingParams) -> None:
+        """Do ahead what would make `add` slow: compile a grammar. May be called on any thread. UserError as `add`."""
+        self._intake.prepare(params)
 
     def abort(self, request_id: str) -> None:
         """Drop a request at any moment; its blocks are free at once. Unknown ids are an error."""
         if request_id not in self._requests:
             raise UserError(f"request {request_id}: not known, or finished")
-        self.scheduler.remove(self._requests.pop(request_id))
+        sequence = self._requests[request_id]
+        sequence.finish_reason = "abort"
+        self._forget(sequence)
+        self._drop_outputs({request_id})
+
+    def _drop_outputs(self, request_ids: Container[str]) -> None:
+        """Keep what a step that failed had collected of these requests from those that come under their ids."""
+        self._outputs = [output for output in self._outputs if output.request_id not in request_ids]
+
+    def _forget(self, sequence: Sequence) -> None:
+        del self._requests[sequence.request_id]
+        self._num_stepwise -= sequence.sampling.needs_history
+        self.scheduler.remove(sequence)
+        if self.speculation:
+            self.speculation.forget(sequence)
+
+    # ---- steps
 
     def step(self) -> list[StepOutput]:
-        """Run one step and return the tokens that it sampled. Nothing to do returns an empty list."""
-        step = self.scheduler.schedule()
-        if step.is_empty:
-            return []
-        logits, sequences = self.runner.run(step)
-        tokens = sample_batch(logits, [s.sampler for s in sequences]) if sequences else []
-        outputs = []
-        for sequence, token in zip(sequences, tokens, strict=True):
-            sequence.append(token, self.model.config.eos_token_ids)
-            outputs.append(StepOutput(sequence.request_id, [token], sequence.finish_reason))
-            if sequence.finish_reason:
-                self.scheduler.remove(self._requests.pop(sequence.request_id))
+        """Run one step and return what it brought; where steps overlap, begin one and return what the last brought.
+
+        Nothing to do returns an empty list. An error in a step costs the work of the running requests, but none of
+        their tokens: they wait to be computed again.
+        """
+        try:
+            if self.overlap and not self._num_stepwise:
+                self._step_ahead()
+            else:
+                while self._in_flight:
+                    self._collect()
+                if self._launch(ahead=False):
+                    self._collect()
+        except BaseException:
+            self._recover()
+            raise
         if self.check:
             self.scheduler.check_integrity()
+        outputs, self._outputs = self._outputs, []
         return outputs
+
+    def _step_ahead(self) -> None:
+        """Begin a step, then take in the one before it, which ran meanwhile."""
+        launched = self._launch(ahead=True)
+        while len(self._in_flight) > launched:
+            self._collect()
+        if not self._requests:
+            while self._in_flight:  # of requests that have ended
+                self._collect()
+
+    def _launch(self, ahead: bool) -> bool:
+        """Begin a step, on the runner's thread or here and to its end. False when there is nothing to do."""
+        if self.speculation:
+            self._propose()
+        step = self.scheduler.schedule()
+        if self.speculation:
+            for sequence in step.preempted:
+                self.speculation.forget(sequence)
+        if step.is_empty:
+            return False
+        inputs = self._builder.build(step)
+        rows = [] if self._judge else sample_rows(inputs.sampled)
+        self.scheduler.advance(step, inputs.sampled)
+        run = self.runner.submit if ahead else self.runner.run
+        self._in_flight.append(LaunchedStep(inputs.sampled, run(inputs, rows, self._judge)))
+        return True
+
+    def _propose(self) -> None:
+        """Let the proposer guess for the sequences that decode; the scheduler takes what there is room for."""
+        sequences = [s for s in self.scheduler.running if s.is_decoding]
+        limits = [min(self.speculation.max_drafts, s.params.max_new_tokens - s.num_sampled - 1) for s in sequences]
+        proposals = self.speculation.propose(sequences, limits)
+        for sequence, drafts, limit in zip(sequences, proposals, limits, strict=True):
+            sequence.drafts = usable_drafts(drafts, limit, self.model.config.vocab_size)
+
+    def _collect(self) -> None:
+        """Wait for the oldest step in flight and take its tokens in."""
+        launched = self._in_flight.popleft()
+        result = launched.result.result() if isinstance(launched.result, Future) else launched.result
+        judged, tokens, logprobs = result.judged, result.tokens(), result.logprobs()
+        outputs, end = self._outputs, 0
+        for place, (sequence, num_drafts) in enumerate(launched.sampled):
+            start, end = end, end + 1 + num_drafts
+            if sequence.finish_reason:
+                continue  # it ended while the step ran
+            sequence.num_pending -= 1
+            if sequence.is_simple and not num_drafts and judged is None and tokens[start] >= 0:
+                taken, text = tokens[start:end], None  # as most are: nothing else to do
+                sequence.append(taken[0])
+                stop_reason = named_end(sequence) if sequence.finish_reason else None
+            else:
+                given = tokens[start:end] if judged is None else judged[place]
+                if num_drafts:
+                    given = self._settle(sequence, given, num_drafts)
+                taken, text, stop_reason = take_tokens(sequence, given)
+                # drafts that stay; what follows the end of an answer does not
+                self._drafts_accepted += min(len(given) - 1, len(taken))
+            of_tokens = logprobs[start : start + len(taken)] if sequence.params.logprobs is not None else None
+            self._output_tokens += len(taken)
+            reason, cached = sequence.finish_reason, sequence.num_cached
+            outputs.append(StepOutput(sequence.request_id, taken, reason, text, of_tokens, cached, stop_reason))
+            if reason:
+                self._forget(sequence)
+
+    def _settle(self, sequence: Sequence, given: list[int], num_drafts: int) -> list[int]:
+        """Keep the drafts that were right, and of what was given only what follows from them."""
+        if self._judge:
+            num_accepted = len(given) - 1
+        else:
+            num_accepted = num_matching(sequence.drafts, given)
+            given = given[: num_accepted + 1]
+        sequence.drafts = []
+        self.cache.rollback(sequence, num_drafts - num_accepted, num_accepted)
+        self._drafts_proposed += num_drafts
+        return given
+
+    def _recover(self) -> None:
+        """After an error: forget the steps that were begun, and let what ran wait to be computed again."""
+        wait([launched.result for launched in self._in_flight if isinstance(launched.result, Future)])
+        self._in_flight.clear()
+        if self.speculation:
+            for sequence in self.scheduler.running:
+                self.speculation.forget(sequence)
+        self.scheduler.reset()
+
+    # ---- whole texts
 
     def generate(self, prompts: list[list[int]], params: SamplingParams) -> list[list[int]]:
         """Sampled tokens of each prompt, all prompts in one continuous batch; after an error none of them stays."""
@@ -108,6 +256,7 @@ class Engine:
             for request_id in results:
                 if request_id in self._requests:
                     self.abort(request_id)
+            self._drop_outputs(results)
         return list(results.values())
 
     def stream(self, prompt_ids: list[int], params: SamplingParams) -> Iterator[int]:
@@ -121,3 +270,38 @@ class Engine:
         finally:
             if "stream" in self._requests:
                 self.abort("stream")
+            self._drop_outputs({"stream"})
+
+    # ---- what it does
+
+    def stats(self) -> EngineStats:
+        """Counts as they stand between two steps."""
+        scheduler, pools = self.scheduler, [pool for pool in self.cache.pools if pool is not None]
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            blocks_free=sum(pool.num_free for pool in pools),
+            blocks_cached=sum(pool.num_cached for pool in pools),
+            blocks_used=sum(pool.num_used for pool in pools),
+            blocks_total=sum(pool.num_blocks for pool in pools),
+            prefix_queried_tokens=self.cache.prefix_queried_tokens,
+            prefix_hit_tokens=self.cache.prefix_hit_tokens,
+            preemptions=scheduler.num_preemptions,
+            steps=scheduler.num_steps,
+            prompt_tokens=scheduler.num_prompt_tokens,
+            output_tokens=self._output_tokens,
+            drafts_proposed=self._drafts_proposed,
+            drafts_accepted=self._drafts_accepted,
+            synthetic=self._judge is not None,
+        )
+
+
+def sample_rows(sampled: list[tuple[Sequence, int]]) -> list[SampleRow]:
+    """A row per token that a step samples: the next of each sequence, and one after each of its drafts."""
+    rows = []
+    for sequence, num_drafts in sampled:
+        index = len(sequence.token_ids) - len(sequence.prompt_ids) + sequence.num_pending
+        rows.append(SampleRow(sequence.sampling, index))
+        for count in range(1, num_drafts + 1):
+            rows.append(SampleRow(sequence.sampling, index + count, sequence.drafts[:count]))
+    return rows

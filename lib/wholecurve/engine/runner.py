@@ -1,72 +1,88 @@
-"""Runs one scheduled step: builds the flat batch, calls the model, returns the logits that sampling needs."""
+"""Runs steps: brings a step's batch to the device, calls the model, samples. On the caller's thread or on its own."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch
 
-from wholecurve.engine.scheduler import ScheduledStep
-from wholecurve.engine.sequence import Sequence
-from wholecurve.models.batch import ForwardBatch, KVCache
-from wholecurve.models.llama import Llama
+from wholecurve.engine.batching import StepInputs
+from wholecurve.engine.sampling import SampledStep, Sampler, SampleRow, TokenLogprobs
+
+# (sequences, drafts of each, logits of 1 + drafts rows each) -> tokens of each; see `speculation`
+Judge = Callable[[list, list[list[int]], torch.Tensor], list[list[int]]]
 
 
-def _block_table(sequences: list[Sequence], lengths: list[int], block_size: int) -> torch.Tensor:
-    """[len(sequences), max_blocks] of the blocks that `lengths` tokens use, -1 where unused."""
-    rows = [s.blocks[: -(-length // block_size)] for s, length in zip(sequences, lengths, strict=True)]
-    width = max((len(row) for row in rows), default=0)
-    table = [row + [-1] * (width - len(row)) for row in rows]
-    return torch.tensor(table, dtype=torch.int64).reshape(len(rows), width)
+@dataclass
+class StepResult:
+    """What a step gave, perhaps still on its way from the device.
+
+    sampled: a token per row of logits. judged: instead of it the tokens of each sequence, where a proposer decides.
+    """
+
+    sampled: SampledStep | None = None
+    judged: list[list[int]] | None = None
+    on_host: torch.Tensor | None = None  # pinned, being copied
+    arrived: "torch.cuda.Event | None" = None
+
+    def tokens(self) -> list[int]:
+        """The sampled tokens; waits for the device."""
+        if self.sampled is None:
+            return []
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.on_host.tolist()
+
+    def logprobs(self) -> list[TokenLogprobs | None] | None:
+        """Per row what its request asked for, None if none did; waits for the device."""
+        return None if self.sampled is None else self.sampled.logprobs
 
 
 class Runner:
-    """Owns the model and its cache tensors."""
+    """Owns the model's caches and the sampler.
 
-    def __init__(self, model: Llama, cache: KVCache, block_size: int):
-        self.model, self.cache, self.block_size = model, cache, block_size
+    With `overlap` steps can also be run one after the other on a thread of their own. The tokens that a step samples
+    then stay on the device as well, one per row of the groups' tables, where the next step finds them.
+    """
 
-    def build(self, step: ScheduledStep) -> tuple[ForwardBatch, list[Sequence]]:
-        """The batch of a step and the sequences, in order, whose next token its logits decide."""
-        chunks = [(s, 1) for s in step.decodes] + step.prefills
-        token_ids, positions, slots, logits_rows, sampled = [], [], [], [], []
-        for sequence, count in chunks:
-            start = sequence.num_computed
-            end = start + count
-            token_ids += sequence.token_ids[start:end]
-            positions += range(start, end)
-            size = self.block_size
-            slots += [sequence.blocks[p // size] * size + p % size for p in range(start, end)]
-            if end == len(sequence.token_ids):
-                logits_rows.append(len(token_ids) - 1)
-                sampled.append(sequence)
-        decode_lens = [s.num_computed + 1 for s in step.decodes]
-        prefill_lens = [s.num_computed + count for s, count in step.prefills]
-        cu_q = [0]
-        for _, count in step.prefills:
-            cu_q.append(cu_q[-1] + count)
-        device = self.model.device
+    def __init__(self, model, caches: list[object], max_sequences: int, overlap: bool = False):
+        self.model, self.caches = model, caches
+        self.sampler = Sampler(model.config.vocab_size, model.device)
+        self._last_tokens = torch.zeros(max_sequences, dtype=torch.int64, device=model.device)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="wholecurve-step") if overlap else None
 
-        def tensor(values: list[int]) -> torch.Tensor:
-            return torch.tensor(values, dtype=torch.int64, device=device)
-
-        batch = ForwardBatch(
-            token_ids=tensor(token_ids),
-            positions=tensor(positions),
-            slots=tensor(slots),
-            logits_rows=tensor(logits_rows),
-            num_decodes=len(step.decodes),
-            decode_block_table=_block_table(step.decodes, decode_lens, self.block_size).to(device),
-            decode_context_lens=tensor(decode_lens),
-            prefill_block_table=_block_table([s for s, _ in step.prefills], prefill_lens, self.block_size).to(device),
-            prefill_context_lens=tensor(prefill_lens),
-            prefill_cu_q=cu_q,
-        )
-        return batch, sampled
+    def submit(self, inputs: StepInputs, rows: list[SampleRow], judge: Judge | None = None) -> Future:
+        """Run a step on the runner's thread, after those submitted before."""
+        return self._thread.submit(self.run, inputs, rows, judge)
 
     @torch.inference_mode()
-    def run(self, step: ScheduledStep) -> tuple[torch.Tensor, list[Sequence]]:
-        """Logits [R, V] and their R sequences; keys and values of the step's tokens are in the cache afterwards."""
-        batch, sampled = self.build(step)
-        logits = self.model(batch, self.cache)
-        for sequence in step.decodes:
-            sequence.num_computed += 1
-        for sequence, count in step.prefills:
-            sequence.num_computed += count
-        return logits, sampled
+    def run(self, inputs: StepInputs, rows: list[SampleRow], judge: Judge | None = None) -> StepResult:
+        """Run a step now; its entries are in the caches afterwards. rows: one per row of logits."""
+        for group, source, target in inputs.copies:
+            self.model.cache_specs[group].copy_block(self.caches[group], source, target)
+        batch, pending_places, pending_rows, sampled_rows = inputs.to_device(torch.device(self.model.device))
+        if len(pending_places):
+            # -1 is of a sequence that had nothing to choose: it has ended, whatever is computed for it here
+            batch.token_ids[pending_places] = self._last_tokens[pending_rows].clamp(min=0)
+        batch.argmax_only = judge is None and all([row.request.is_plain for row in rows])
+        logits = self.model(batch, self.caches)
+        if not inputs.sampled:
+            return StepResult()
+        if judge is not None:
+            sequences = [sequence for sequence, _ in inputs.sampled]
+            drafts = [sequence.drafts[:count] for sequence, count in inputs.sampled]
+            return StepResult(judged=judge(sequences, drafts, logits))
+        sampled = self.sampler.sample(logits, rows, batch.argmax)
+        if self._thread is not None and len(sampled_rows) == len(sampled.tokens):
+            self._last_tokens[sampled_rows] = sampled.tokens
+        return self._to_host(sampled)
+
+    def _to_host(self, sampled: SampledStep) -> StepResult:
+        """Begin to copy the tokens, before the next step can overwrite what they are in."""
+        if sampled.tokens.device.type == "cpu":
+            return StepResult(sampled, on_host=sampled.tokens.clone())
+        on_host = torch.empty(sampled.tokens.shape, dtype=torch.int64, pin_memory=True)
+        on_host.copy_(sampled.tokens, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        return StepResult(sampled, on_host=on_host, arrived=arrived)

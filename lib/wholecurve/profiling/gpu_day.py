@@ -1,12 +1,13 @@
-"""One run on a GPU machine: every kernel checked and profiled, the ceilings measured, one folder to commit.
+"""One run on a GPU machine: kernels and engine checked and timed, the ceilings measured, one folder to commit.
 
     python -m wholecurve.profiling.gpu_day --out data/kernels/NAME
 
 Needs torch, triton, numpy, pandas and ml_dtypes, nothing else, and no network. It is built to fit a budget of
-minutes: kernels are compiled first on all cores without the GPU, then ceilings, checks, production cases and tuning
-configurations follow in that order, and what the budget did not reach is named in `not_run.json`. Rows are written as
-they are made, so a killed run keeps them and the same command goes on after them. `--rehearse` runs the same steps on
-a CPU with the interpreter, on the smallest cases: it measures nothing worth keeping.
+minutes: kernels are compiled first on all cores without the GPU, then ceilings, checks of kernels and engine, steps of
+a model (`gpu_day_engine.py`), production cases of kernels and tuning configurations follow in that order, and what the
+budget did not reach is named in `not_run.json`. Rows are written as they are made, so a killed run keeps them and the
+same command goes on after them. `--rehearse` runs the same steps on a CPU with the interpreter, on the smallest cases:
+it measures nothing worth keeping.
 """
 
 import argparse
@@ -36,10 +37,12 @@ CHECKS, ROWS = "checks.jsonl", "rows.jsonl"
 
 
 class Day:
-    """The state of one run. folder: where everything is written. deadline: of `time.monotonic`."""
+    """The state of one run. folder: where everything is written. names: of kernels. engine: whether its cells are run.
+    deadline: of `time.monotonic`.
+    """
 
-    def __init__(self, folder, budget, names, rehearse):
-        self.folder, self.names, self.rehearse = Path(folder), names, rehearse
+    def __init__(self, folder, budget, names, rehearse, engine=True):
+        self.folder, self.names, self.rehearse, self.engine = Path(folder), names, rehearse, engine
         self.started, self.deadline = time.monotonic(), time.monotonic() + budget
         self.folder.mkdir(parents=True, exist_ok=True)
         self.not_run = []
@@ -76,6 +79,12 @@ def run(day):
     precompile(day)
     device = ceilings(day)
     check_all(day)
+    if day.engine:
+        # here, so that with --no-engine the kernels have their day whatever the engine needs
+        from wholecurve.profiling import gpu_day_engine
+
+        gpu_day_engine.check_engine(day)
+        gpu_day_engine.time_engine(day, device)
     profile_all(day, device, with_configs=False)
     profile_all(day, device, with_configs=True)
     write_table(day)
@@ -93,18 +102,27 @@ def precompile(day):
         for index in range(len(cases_of(subject, day.rehearse)))
         for config in [None, *([] if day.rehearse else subject.spec.CONFIGS)]
     ]
+    steps = step_jobs(target, day.rehearse) if day.engine else []
     failed = []
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        pending = {pool.submit(compile_case, *job, day.rehearse): job for job in jobs}
+        pending = {pool.submit(*job): ["step", *job[1:]] for job in steps}
+        pending |= {pool.submit(compile_case, *job, day.rehearse): job for job in jobs}
         for done in concurrent.futures.as_completed(pending):
             if done.exception() is not None:
                 failed.append({"job": pending[done], "error": str(done.exception())[:500]})
             if day.late("the rest of the compilation ahead"):
                 pool.shutdown(cancel_futures=True)
                 break
-    write_json(day.folder / "compiled_ahead.json", {"target": target, "jobs": len(jobs), "failed": failed})
-    day.say(f"compiled {len(jobs)} cases ahead for {target}, {len(failed)} failed")
+    write_json(day.folder / "compiled_ahead.json", {"target": target, "jobs": len(jobs) + len(steps), "failed": failed})
+    day.say(f"compiled {len(jobs)} cases and {len(steps)} steps ahead for {target}, {len(failed)} failed")
+
+
+def step_jobs(target, rehearse):
+    """(function, its arguments) for each step of the engine to compile in a worker process."""
+    from wholecurve.profiling import gpu_day_engine
+
+    return [(gpu_day_engine.compile_step, name, target, rehearse) for name in gpu_day_engine.compile_jobs()]
 
 
 def compile_case(name, index, config, target, rehearse):
@@ -235,6 +253,7 @@ def main():
     parser.add_argument("--out", required=True, help="folder to write, for instance data/kernels/h200-2026-01-31")
     parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, help="seconds after which nothing new begins")
     parser.add_argument("--kernels", nargs="*", default=list(kernels.KERNELS), help="only these")
+    parser.add_argument("--no-engine", action="store_true", help="kernels alone, without the engine and its steps")
     parser.add_argument("--rehearse", action="store_true", help="the same steps on a CPU, on the smallest cases")
     options = parser.parse_args()
     unknown = sorted(set(options.kernels) - set(kernels.KERNELS))
@@ -242,7 +261,7 @@ def main():
         parser.error(f"no kernel {', '.join(unknown)}; there are {', '.join(kernels.KERNELS)}")
     if not options.rehearse and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device here; --rehearse runs the same steps on a CPU")
-    run(Day(options.out, options.budget, options.kernels, options.rehearse))
+    run(Day(options.out, options.budget, options.kernels, options.rehearse, not options.no_engine))
 
 
 if __name__ == "__main__":

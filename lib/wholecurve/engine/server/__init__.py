@@ -1,0 +1,1 @@
+"""The engine behind the OpenAI API: completions, chat, models, health, metrics."""
