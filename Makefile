@@ -6,11 +6,16 @@ READY  := $(VENV)/.ready
 PLAN   ?= plans/quick.yaml
 RECORD := data/runs/recorded-quick
 
-.PHONY: study test lab figures notebooks environment lint setup model static cpu-rows gpu-day
+.PHONY: study peers test lab figures notebooks environment lint setup model static cpu-rows gpu-day
 .DELETE_ON_ERROR:
 
 study: model
 	$(BIN)/wholecurve study $(PLAN)
+
+# The race against other engines, each set up once in the user's cache folder: about an hour the first time.
+peers: model
+	$(BIN)/wholecurve peers setup
+	$(BIN)/wholecurve study plans/peers_cpu.yaml
 
 test: model
 	$(BIN)/ruff check lib tests notebooks

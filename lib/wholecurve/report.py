@@ -2,12 +2,22 @@
 
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 
 from wholecurve.curves import Comparison
 from wholecurve.figures.run_figures import comparisons, control_names
-from wholecurve.figures.tables import decode_table, multiplier_table, noise_sentence, prefill_table, refusals
+from wholecurve.figures.tables import (
+    batch_table,
+    decode_table,
+    memory_table,
+    multiplier_table,
+    noise_sentence,
+    prefill_table,
+    refusals,
+    tuning_table,
+)
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import above_bound, run_bounds
 from wholecurve.runs.provenance import hardware_line
@@ -27,6 +37,7 @@ def print_ceilings(console: Console, run: RunFolder) -> None:
         f"on {ceilings['threads']} threads"
     )
     decode, prefill = run_bounds(run, "decode"), run_bounds(run, "prefill")
+    decode = decode if len(decode) else run_bounds(run, "batch")
     parts = []
     if len(decode):
         first, last = decode.iloc[0], decode.iloc[-1]
@@ -53,6 +64,27 @@ def print_agreement(console: Console, run: RunFolder) -> None:
         )
 
 
+def print_tuning(console: Console, run: RunFolder) -> None:
+    """Which settings each contender runs with, where the plan let them be chosen."""
+    if run.has("tuning"):
+        criterion = run.read("tuning")["criterion"]
+        print_frame(console, tuning_table(run), f"Tuning: measured before the race, {criterion}")
+
+
+def print_idle(console: Console, points: pd.DataFrame) -> None:
+    """Contenders that used the processor while they had nothing to do, and were stopped for it."""
+    shares: dict[str, list[float]] = {}
+    for row in points.itertuples():
+        idle = row.settings.get("idle", {})
+        if idle.get("stopped"):
+            shares.setdefault(row.contender, []).append(idle["cpu_share"])
+    for name, found in shares.items():
+        console.print(
+            f"[bold]Idle[/]     {escape(name)} used up to {max(found):.0%} of a core while waiting, so it was stopped "
+            "(SIGSTOP) while others were measured"
+        )
+
+
 def print_comparison(console: Console, comparison: Comparison, control: bool = False) -> None:
     """One pair of contenders: multipliers by load, what was refused and why, warnings."""
     note = ", the same engine twice: what lies within these intervals is noise" if control else ""
@@ -75,18 +107,25 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
     )
     print_ceilings(console, run)
     print_agreement(console, run)
+    print_tuning(console, run)
     if points.empty:
         console.print("no point is finished yet")
         return
-    decode, prefill = (points[points["workload"] == name] for name in ("decode", "prefill"))
+    print_idle(console, points)
+    decode, batch, prefill = (points[points["workload"] == name] for name in ("decode", "batch", "prefill"))
+    if len(batch):
+        title = "Race: all requests start together; median (range over repeats)"
+        print_frame(console, batch_table(batch, run_bounds(run, "batch")), title)
     if len(decode):
         print_frame(console, decode_table(decode, run_bounds(run, "decode")), "Decode: median (range over repeats)")
     if len(prefill):
         print_frame(console, prefill_table(prefill, run_bounds(run, "prefill")), "Prefill: median (range over repeats)")
+    if len(memory := memory_table(points)):
+        print_frame(console, memory, "Resident memory of each contender's process")
     for sentence in above_bound(run):
         console.print(f"[red]error:[/] {escape(sentence)}; the ceilings were measured too low, or the point is wrong")
     controls = control_names(run)
-    for workload in ("decode", "prefill"):
+    for workload in ("decode", "batch", "prefill"):
         for comparison in comparisons(run, workload):
             print_comparison(console, comparison, control=comparison.b.name in controls)
     console.print(

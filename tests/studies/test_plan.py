@@ -29,7 +29,7 @@ def broken(document, path, value):
         (["dtype"], "int4", r"dtype: .*'int4'"),
         (["name"], "Has Spaces", r"name: .*pattern"),
         (["contenders"], [], r"contenders: .*at least 1"),
-        (["contenders", 0, "engine"], "vllm", r"contenders\.0\.engine: .*'vllm'"),
+        (["contenders", 0, "engine"], "sglang", r"contenders\.0\.engine: .*'sglang'"),
         (["contenders", 1, "name"], "ours", r"contenders: the name 'ours' is used twice"),
         (["contenders", 1, "name"], "Ours!", r"contenders: the name 'ours' is not distinct .* as a file name"),
         (["contenders", 1, "name"], "×", r"contenders: the name '×' is not distinct .* as a file name"),
@@ -55,7 +55,7 @@ def test_error_names_file_and_field(plan_document, write_plan, path, value, mess
 
 def test_plan_without_any_workload_is_refused(plan_document, write_plan):
     del plan_document["decode"], plan_document["prefill"]
-    with pytest.raises(UserError, match="decode, prefill: at least one"):
+    with pytest.raises(UserError, match="decode, prefill, batch: at least one"):
         read_plan(write_plan(plan_document))
 
 

@@ -13,11 +13,11 @@ import time
 
 import pytest
 
-from wholecurve.curves.metrics import reduce_prefill, reduce_trace
 from wholecurve.errors import UserError
 from wholecurve.runs import RunFolder
 from wholecurve.studies.plan import read_plan
 from wholecurve.studies.protocol import PointSpec, schedule
+from wholecurve.studies.session import REDUCE
 from wholecurve.studies.study import Study
 
 CLI = [sys.executable, "-c", "from wholecurve.cli import main; main()"]
@@ -91,8 +91,7 @@ def check_derived(run, points):
     for row in points.to_dict("records"):
         fields = ("order", "contender", "workload", "load", "repeat")
         spec = PointSpec(**{name: row[name] for name in fields}).point_id
-        reduce = reduce_trace if row["workload"] == "decode" else reduce_prefill
-        for name, value in reduce(run.trace(spec), row["load"]).items():
+        for name, value in REDUCE[row["workload"]](run.trace(spec), row["load"]).items():
             if value is not None:
                 assert row[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), name
 
@@ -136,6 +135,44 @@ def test_transformers_static_batches_beside_ours(plan_document, write_plan, tmp_
     assert described["batching"] == "static" and described["dtype"] == "float32"
 
 
+@pytest.mark.timeout(280)
+def test_a_race_is_tuned_measured_and_reported(plan_document, write_plan, tmp_path):
+    """Batches with tuning on the tiny model, our engine twice: the winner runs, its control with it."""
+    del plan_document["decode"], plan_document["prefill"]
+    plan_document |= {
+        "repeats": 1,
+        "batch": {"concurrency": [1, 3], "prompt_tokens": 8, "output_tokens": 6, "min_requests": 2},
+        "tuning": {"concurrency": [3], "candidates": {"ours": [{"form": "torch", "block_size": 8}, {"block_size": 5}]}},
+    }
+    plan_path, out = write_plan(plan_document), tmp_path / "run"
+    process = start(plan_path, out)
+    stdout, stderr = process.communicate(timeout=250)
+    assert process.returncode == 0, stderr
+    run = RunFolder.open(out)
+    points = run.points()
+    check_derived(run, points)
+    assert sorted(points["load"]) == [1, 1, 3, 3] and set(points["workload"]) == {"batch"}
+    assert points.set_index("load")["n_completed"].to_dict() == {1: 2, 3: 3}
+    assert (points["output_throughput_tok_per_s"] > points["output_throughput_full_tok_per_s"]).all()
+    tuning = run.read("tuning")["contenders"]["ours"]
+    winner = tuning["candidates"][tuning["winner"]]
+    assert len(tuning["candidates"]) == 3 and winner["score_tok_per_s"] == max(
+        candidate["score_tok_per_s"] or 0 for candidate in tuning["candidates"]
+    )
+    wanted = winner["settings"].get("block_size", 16)
+    assert {settings["block_size"] for settings in points["settings"]} == {wanted}
+    memory = points[["loaded_rss_bytes", "peak_rss_bytes", "rss_bytes"]]
+    assert (memory > 50 * 2**20).all().all() and (memory["peak_rss_bytes"] >= memory["rss_bytes"] - 2**20).all()
+    assert {settings["idle"]["stopped"] for settings in points["settings"]} <= {True, False}
+    for words in ("Race: all requests start together", "Tuning", "Resident memory", "ours over ours again (batch"):
+        assert words in stdout
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert {"batch_throughput_vs_speed.png", "batch_throughput_vs_concurrency.png"} <= names
+    process = start(plan_path, out)
+    process.communicate(timeout=100)
+    assert process.returncode == 0 and run.read("tuning")["contenders"]["ours"] == tuning
+
+
 def test_another_plan_does_not_mix_into_a_run(plan_document, write_plan, tmp_path):
     out = tmp_path / "run"
     first = read_plan(write_plan(plan_document))
@@ -159,7 +196,7 @@ def test_two_studies_do_not_write_to_one_run(plan_document, write_plan, tmp_path
 
 
 def test_missing_package_is_named_before_anything_starts(plan_document, write_plan, tmp_path, monkeypatch):
-    monkeypatch.setattr("wholecurve.studies.study.find_spec", lambda name: None)
+    monkeypatch.setattr("wholecurve.studies.session.find_spec", lambda name: None)
     with pytest.raises(UserError, match="contender ours: package torch is not installed"):
         Study(read_plan(write_plan(plan_document)), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -10,7 +10,7 @@ from wholecurve.curves.frontier import Frontier, frontier_table
 from wholecurve.curves.frontier_compare import FrontierComparison, compare_frontiers, frontier_comparison_table
 from wholecurve.curves.interpolate import ParametricCurve
 from wholecurve.curves.leave_one_out import leave_one_out, leave_one_out_table
-from wholecurve.curves.metrics import RequestTrace, percentile, reduce_prefill, reduce_trace
+from wholecurve.curves.metrics import RequestTrace, percentile, reduce_batch, reduce_prefill, reduce_trace
 from wholecurve.curves.summaries import summarise
 from wholecurve.curves.tables import (
     direct_table,
@@ -46,6 +46,7 @@ __all__ = [
     "leave_one_out_table",
     "multiplier_text",
     "percentile",
+    "reduce_batch",
     "reduce_prefill",
     "reduce_trace",
     "same_speed_table",

@@ -1,97 +1,12 @@
 """From the trace of a point to its numbers: what each request took, and what the whole run delivered."""
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from wholecurve.errors import UserError
-
-
-@dataclass
-class RequestTrace:
-    """One request as the client saw it; times in seconds since the start of the measured window.
-
-    ``arrivals_s[i]`` is when chunk i came and ``arrival_tokens[i]`` how many content tokens it held: 0 for a
-    role-only or empty chunk, several with speculation. The client fills the fields while the request runs.
-    """
-
-    request: str
-    prompt_tokens: int
-    cached_tokens: int
-    scheduled_s: float
-    sent_s: float
-    arrivals_s: list[float] = field(default_factory=list)
-    arrival_tokens: list[int] = field(default_factory=list)
-    finished_s: float | None = None
-    error: str | None = None
-
-    @property
-    def output_tokens(self) -> int:
-        """Content tokens received, all chunks together."""
-        return sum(self.arrival_tokens)
-
-    @property
-    def completed(self) -> bool:
-        """True when the request ended without error and with at least one content token."""
-        return self.error is None and self.output_tokens > 0
-
-    @property
-    def first_token_s(self) -> float | None:
-        """When the first chunk with content came; None for an empty reply."""
-        return next((at for at, n in zip(self.arrivals_s, self.arrival_tokens) if n > 0), None)
-
-    @property
-    def last_token_s(self) -> float | None:
-        """When the last chunk with content came; None for an empty reply."""
-        return next((at for at, n in zip(self.arrivals_s[::-1], self.arrival_tokens[::-1]) if n > 0), None)
-
-    @property
-    def ttft_s(self) -> float | None:
-        """Time to first token, from when the request was *scheduled*; None unless it completed."""
-        return self.first_token_s - self.scheduled_s if self.completed else None
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Time per output token (t_n - t_1)/(n - 1); None for one token, one chunk or a failed request."""
-        if not self.completed or self.last_token_s == self.first_token_s:
-            return None
-        return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)
-
-    @property
-    def e2e_s(self) -> float | None:
-        """From scheduled to the last token; None unless it completed."""
-        return self.last_token_s - self.scheduled_s if self.completed else None
-
-    @property
-    def end_s(self) -> float:
-        """When it stopped being in flight: last token if completed, else the latest time known."""
-        if self.completed:
-            return self.last_token_s
-        known = [self.finished_s if self.finished_s is not None else self.sent_s, *self.arrivals_s]
-        return max(known)
-
-    def check(self) -> None:
-        """Raise UserError, naming request and field, where times or token counts contradict each other."""
-        where = f"request {self.request}"
-        if len(self.arrivals_s) != len(self.arrival_tokens):
-            raise UserError(
-                f"{where}: arrivals_s has {len(self.arrivals_s)} entries, arrival_tokens "
-                f"{len(self.arrival_tokens)}; one token count per arrival is needed"
-            )
-        if any(n < 0 for n in self.arrival_tokens):
-            raise UserError(f"{where}: arrival_tokens has a negative count; 0 marks a chunk without content")
-        times = [self.scheduled_s, self.sent_s, *self.arrivals_s]
-        if self.finished_s is not None:
-            times.append(self.finished_s)
-        if not all(math.isfinite(t) for t in times):
-            raise UserError(f"{where}: a time is not finite; seconds since the start of the window are needed")
-        if any(later < earlier for earlier, later in pairwise(times)):
-            raise UserError(
-                f"{where}: times run backwards; scheduled_s <= sent_s <= arrivals_s <= finished_s is needed"
-            )
+from wholecurve.trace import RequestTrace
 
 
 def percentile(values: Iterable[float | None], q: float) -> float | None:
@@ -232,6 +147,88 @@ def reduce_prefill(
         "input_tokens": sum(new),
         "cached_input_tokens": sum(r.cached_tokens for r in done),
     }
+
+
+def all_decoding_window(batch: Sequence[RequestTrace]) -> tuple[float, float]:
+    """(start, end) in seconds while every request of one batch decodes: last first token to first last token.
+
+    Raises UserError where nothing lies between them: the first request had ended before the last one began to decode.
+    """
+    start, end = max(r.first_token_s for r in batch), min(r.last_token_s for r in batch)
+    if end <= start:
+        raise UserError(
+            f"batch of {len(batch)} requests from {batch[0].request}: one ended before the last had its first token, "
+            "so there is no time in which all of them decode; more output tokens are needed"
+        )
+    return start, end
+
+
+def reduce_batch(
+    requests: Sequence[RequestTrace], concurrency: int, devices: int = 1, device_kind: str = "cpu"
+) -> dict:
+    """The point-row metrics of one batch point: batches of ``concurrency`` requests that start together.
+
+    ``requests`` are in the order of the batches, which come one after another. ``output_throughput_tok_per_s`` is
+    decode throughput: tokens that arrived while all requests of a batch decoded (after the last first token, up to
+    the first request's last), over the length of those windows, all batches and devices together. Decode speed is a
+    request's own tokens in its batch's window over that window, median over requests; "p90 speed" is the slow side.
+    ``output_throughput_full_tok_per_s`` is end to end, from the start of a batch to its last token. TPOT keeps its
+    definition and so holds what the prefill of others cost. A batch with a failed request gives no decode numbers.
+    Raises UserError for no requests, a count that is no multiple of ``concurrency``, batches that overlap or whose
+    requests are not scheduled together, a window that does not exist, or a contradictory trace.
+    """
+    _check(requests, "concurrency", concurrency, devices)
+    batches = _batches(requests, concurrency)
+    windows, speeds, decoded = [], [], 0
+    for batch in batches:
+        if not all(r.completed for r in batch):
+            continue
+        window = all_decoding_window(batch)
+        windows.append(window[1] - window[0])
+        own = [tokens_in([r], window) for r in batch]
+        decoded += sum(own)
+        speeds += [n / windows[-1] for n in own]
+    done = [r for r in requests if r.completed]
+    full = sum(end - start for start, end in map(full_window, batches))
+    tokens = sum(r.output_tokens for r in done)
+    speed, throughput = percentile(speeds, 50), decoded / sum(windows) if windows else None
+    return {
+        "load_kind": "concurrency",
+        "load": concurrency,
+        "devices": devices,
+        "device_kind": device_kind,
+        "decode_speed_tok_per_s": speed,
+        "decode_speed_p90_tok_per_s": _inverse(percentile([1 / s if s else None for s in speeds], 90)),
+        "output_throughput_tok_per_s": throughput,
+        "window": "decode phase",
+        "window_s": sum(windows),
+        "output_throughput_full_tok_per_s": tokens / full if tokens else None,
+        "full_window_s": full,
+        **_latencies("ttft", [r.ttft_s for r in done]),
+        **_latencies("tpot", [r.tpot_s for r in done]),
+        **_latencies("e2e", [r.e2e_s for r in done]),
+        "n_completed": len(done),
+        "n_failed": len(requests) - len(done),
+        "output_tokens": tokens,
+        "tokens_per_chunk": tokens / sum(n > 0 for r in done for n in r.arrival_tokens) if done else None,
+        "occupancy": throughput / (concurrency * speed) if throughput and speed else None,
+        "client_lag_ms": 1e3 * float(np.median([r.sent_s - r.scheduled_s for r in requests])),
+    }
+
+
+def _batches(requests: Sequence[RequestTrace], concurrency: int) -> list[Sequence[RequestTrace]]:
+    if len(requests) % concurrency:
+        raise UserError(f"{len(requests)} requests are no whole number of batches of {concurrency}")
+    batches = [requests[i : i + concurrency] for i in range(0, len(requests), concurrency)]
+    for batch in batches:
+        if len({r.scheduled_s for r in batch}) > 1:
+            raise UserError(f"batch of {concurrency} from {batch[0].request}: its requests were not scheduled together")
+    for before, after in pairwise(batches):
+        if after[0].scheduled_s < max(r.end_s for r in before):
+            raise UserError(
+                f"batches from {before[0].request} and {after[0].request} overlap in time; send them one after another"
+            )
+    return batches
 
 
 def _check(requests: Sequence[RequestTrace], load_name: str, load: int, devices: int) -> None:

@@ -81,12 +81,15 @@ def _best(points: pd.DataFrame, column: str) -> str:
     return "; ".join(parts)
 
 
-def _decode_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFigure]:
-    controls, bound = control_names(run), run_bounds(run, "decode")
+def _decode_figures(run: RunFolder, points: pd.DataFrame, workload: str = "decode") -> Iterator[RunFigure]:
+    controls, bound = control_names(run), run_bounds(run, workload)
     repeats = points["repeat"].nunique()
     protocol = f"{repeats} repeats in fresh processes, contenders alternated point by point"
+    prefix = "" if workload == "decode" else f"{workload}_"
+    if workload == "batch":
+        protocol = f"Requests of equal lengths start together, counted while all of them decode. {protocol}"
     yield RunFigure(
-        "throughput_vs_speed",
+        f"{prefix}throughput_vs_speed",
         "Every point of the decode curves",
         f"Output throughput of the machine against decode speed per user, from one request in flight to "
         f"{points['load'].max():g}. Small dots: repeats; line: median. {protocol}; grey: the same engine again.",
@@ -95,7 +98,7 @@ def _decode_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFigure]
         points,
     )
     yield RunFigure(
-        "throughput_vs_concurrency",
+        f"{prefix}throughput_vs_concurrency",
         "Output throughput over concurrency",
         f"Output throughput of the machine at each number of requests in flight. Dashed: what the measured memory "
         f"and GEMM ceilings allow at most for this model and workload. {protocol}.",
@@ -124,8 +127,9 @@ def _range_text(found: dict) -> str:
     return f"{found['min']['value']:.2f}× to {found['max']['value']:.2f}×"
 
 
-def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFigure]:
-    for comparison in comparisons(run, "decode"):
+def _multiplier_figures(run: RunFolder, points: pd.DataFrame, workload: str = "decode") -> Iterator[RunFigure]:
+    prefix = "" if workload == "decode" else f"{workload}_"
+    for comparison in comparisons(run, workload):
         a, b, summary = comparison.a.name, comparison.b.name, comparison.summary
         both = points[points["contender"].isin([a, b])]
         if summary["direct"]["min"] is None:
@@ -139,7 +143,7 @@ def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFig
             )
         )
         yield RunFigure(
-            f"multipliers_{slug(b)}",
+            f"{prefix}multipliers_{slug(b)}",
             f"{a} over {b}: three multipliers, one pair of curves",
             f"Direct: same concurrency. Same speed: throughput at the speed of {b}. Same throughput: speed at the "
             f"throughput of {b}. Ranges: {ranges}. Whiskers: 95 % intervals over repeats; bands: span of three "
@@ -151,7 +155,7 @@ def _multiplier_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFig
         row = None if b in control_names(run) else _clearest_row(comparison)
         if row is not None:
             yield RunFigure(
-                f"matched_points_{slug(b)}",
+                f"{prefix}matched_points_{slug(b)}",
                 f"Where a multiplier of {a} over {b} comes from",
                 "The multiplier is the distance between two operating points on one line: filled is measured, hollow "
                 "is interpolated between measured points.",
@@ -173,17 +177,23 @@ def _clearest_row(comparison: Comparison) -> dict | None:
 
 
 def run_figures(run: RunFolder) -> Iterator[RunFigure]:
-    """All figures that the points of a run allow; decode or prefill alone gives its own ones."""
+    """All figures that the points of a run allow; each workload gives its own ones."""
     points = run.points()
     if points.empty:
         raise UserError(f"{run.path}: no point is finished yet, so there is nothing to draw")
-    decode, prefill = (points[points["workload"] == name].reset_index(drop=True) for name in ("decode", "prefill"))
+    decode, batch, prefill = (
+        points[points["workload"] == name].reset_index(drop=True) for name in ("decode", "batch", "prefill")
+    )
     if len(decode):
         yield from _decode_figures(run, decode)
+    if len(batch):
+        yield from _decode_figures(run, batch, "batch")
     if len(prefill):
         yield from _prefill_figures(run, prefill)
     if len(decode):
         yield from _multiplier_figures(run, decode)
+    if len(batch):
+        yield from _multiplier_figures(run, batch, "batch")
 
 
 def figure_data(figure: RunFigure) -> pd.DataFrame:

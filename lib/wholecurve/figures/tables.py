@@ -106,6 +106,70 @@ def decode_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd
     return _by_contender(rows, "concurrency")
 
 
+def batch_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row per contender and concurrency of a race: medians and ranges over repeats, share of the bound.
+
+    Decode throughput is over the time in which all requests decode; end to end includes their prefill.
+    """
+    limit = bounds.set_index("load")["output_throughput_tok_per_s"] if bounds is not None and len(bounds) else {}
+    rows = []
+    for (name, load), group in points.groupby(["contender", "load"], sort=False):
+        throughput = group["output_throughput_tok_per_s"]
+        rows.append(
+            {
+                "contender": name,
+                "concurrency": int(load),
+                "decode throughput (tok/s)": _spread(throughput),
+                "of bound": _share(throughput.median(), limit.get(load)),
+                "decode speed (tok/s/user)": _spread(group["decode_speed_tok_per_s"]),
+                "end to end (tok/s)": _spread(group["output_throughput_full_tok_per_s"]),
+                "TTFT p50 (ms)": _spread(group["ttft_p50_ms"], 0),
+                "n": len(group),
+            }
+        )
+    return _by_contender(rows, "concurrency")
+
+
+def memory_table(points: pd.DataFrame) -> pd.DataFrame:
+    """One row per contender: resident memory after loading and at its highest, in MiB; empty where none was recorded.
+
+    Resident memory counts weights, caches and code alike, and files that are mapped.
+    """
+    if "peak_rss_bytes" not in points or points["peak_rss_bytes"].isna().all():
+        return pd.DataFrame()
+    rows = []
+    for name, group in points.groupby("contender", sort=False):
+        highest = group.loc[group["peak_rss_bytes"].idxmax()]
+        rows.append(
+            {
+                "contender": name,
+                "loaded (MiB)": _spread(group.drop_duplicates("repeat")["loaded_rss_bytes"] / 2**20, 0),
+                "highest (MiB)": f"{highest['peak_rss_bytes'] / 2**20:,.0f}",
+                "at": f"{highest['workload']} {highest['load']:g}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def tuning_table(run: RunFolder) -> pd.DataFrame:
+    """One row per contender that was tuned: what it runs with, of how many settings, and what that gained."""
+    rows = []
+    for name, found in run.read("tuning")["contenders"].items():
+        candidates = found["candidates"]
+        best, own = candidates[found["winner"]], candidates[0]["score_tok_per_s"]
+        gain = f"{best['score_tok_per_s'] / own:.3f}×" if own else "its own do not run"
+        rows.append(
+            {
+                "contender": name,
+                "runs with": ", ".join(f"{key} {value}" for key, value in best["settings"].items()) or "its defaults",
+                "over its own settings": gain,
+                "tried": len(candidates),
+                "refused": sum(candidate["refused"] is not None for candidate in candidates),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
 def prefill_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row per contender and step size; throughput in non-cached input tokens per second."""
     limit = bounds.set_index("load")["input_throughput_tok_per_s"] if bounds is not None and len(bounds) else {}

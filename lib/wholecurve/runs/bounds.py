@@ -11,12 +11,12 @@ BOUND_LABEL = "bound from measured ceilings"
 
 
 def run_bounds(run: RunFolder, workload: str) -> pd.DataFrame:
-    """One row per load level of `workload` ("decode" or "prefill"): `load`, `label` and the bound's metrics.
+    """One row per load level of `workload` ("decode", "batch" or "prefill"): `load`, `label` and the bound's metrics.
 
     Empty when the run has no ceilings or not this workload.
     """
     plan = run.plan["plan"]
-    if not run.has("ceilings") or not plan[workload]:
+    if not run.has("ceilings") or not plan.get(workload):
         return pd.DataFrame()
     measured = run.read("ceilings")
     ceilings = Ceilings(measured["read_bytes_per_s"], measured["gemm_flops_per_s"])
@@ -27,6 +27,12 @@ def run_bounds(run: RunFolder, workload: str) -> pd.DataFrame:
         prompt, output = (sum(plan["decode"][name]) / 2 for name in ("prompt_tokens", "output_tokens"))
         for load in sorted(plan["decode"]["concurrency"]):
             rows.append({"load": load, **decode_bound(config, ceilings, itemsize, load, prompt, output)})
+    elif workload == "batch":
+        prompt, output = plan["batch"]["prompt_tokens"], plan["batch"]["output_tokens"]
+        for load in sorted(plan["batch"]["concurrency"]):
+            speed = decode_bound(config, ceilings, itemsize, load, prompt, output)["decode_speed_tok_per_s"]
+            # While all decode there is no prefill: every step gives each request a token.
+            rows.append({"load": load, "decode_speed_tok_per_s": speed, "output_throughput_tok_per_s": load * speed})
     else:
         for load in sorted(plan["prefill"]["step_tokens"]):
             rows.append({"load": load, **prefill_bound(config, ceilings, itemsize, load)})
@@ -35,6 +41,7 @@ def run_bounds(run: RunFolder, workload: str) -> pd.DataFrame:
 
 _BOUNDED = {
     "decode": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
+    "batch": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
     "prefill": ("input_throughput_tok_per_s",),
 }
 

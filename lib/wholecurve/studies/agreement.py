@@ -4,11 +4,12 @@ Two correct engines part after a near tie, so equal texts cannot be asked for. I
 chose is judged in its own context: how far, in logits, is it below the token that the reference would have chosen?
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 from wholecurve.errors import UserError
-from wholecurve.studies.plan import AgreementPlan
-from wholecurve.studies.workloads import Request
+from wholecurve.studies.plan_parts import AgreementPlan
+from wholecurve.studies.request import Request
 
 PROMPTS = [
     "What is the capital of France?",
@@ -65,12 +66,30 @@ def summarise(scores: list[list[float]]) -> dict:
     }
 
 
+def judged(
+    generate: Callable[[list[Request]], dict[str, list[int]]],
+    score: Callable[[list[dict]], list[list[float]]],
+    hf_folder: Path,
+    tokens: int,
+) -> dict:
+    """The summary of one contender: `generate` gives its greedy tokens by request, `score` the reference's view."""
+    requests = agreement_requests(hf_folder, tokens)
+    answers = generate(requests)
+    return summarise(score([{"prompt_ids": r.prompt_ids, "tokens": answers[r.request_id]} for r in requests]))
+
+
+def disagreement(summary: dict, plan: AgreementPlan) -> str | None:
+    """What is wrong with a contender's choices, in one sentence; None where they are the reference model's."""
+    if summary["max_gap"] <= plan.max_gap and summary["best_share"] >= plan.min_best_share:
+        return None
+    return (
+        f"does not agree with the float32 reference: {summary['best_share']:.0%} of "
+        f"{summary['tokens']} greedy tokens are its best (at least {plan.min_best_share:.0%} needed), "
+        f"the worst lies {summary['max_gap']:.2f} logits below it (at most {plan.max_gap:g} allowed)"
+    )
+
+
 def require_agreement(name: str, summary: dict, plan: AgreementPlan) -> None:
     """UserError when a contender's choices are not those of the reference model."""
-    if summary["max_gap"] > plan.max_gap or summary["best_share"] < plan.min_best_share:
-        raise UserError(
-            f"contender {name} does not agree with the float32 reference: {summary['best_share']:.0%} of "
-            f"{summary['tokens']} greedy tokens are its best (at least {plan.min_best_share:.0%} needed), "
-            f"the worst lies {summary['max_gap']:.2f} logits below it (at most {plan.max_gap:g} allowed); "
-            "nothing was timed"
-        )
+    if (reason := disagreement(summary, plan)) is not None:
+        raise UserError(f"contender {name} {reason}; nothing was timed")

@@ -6,58 +6,28 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from wholecurve.errors import UserError
 from wholecurve.files import slug
 from wholecurve.runs.provenance import hardware
+from wholecurve.studies.contenders.options import parse_options
+from wholecurve.studies.plan_parts import (
+    AgreementPlan,
+    BatchPlan,
+    ContenderPlan,
+    DecodePlan,
+    Positive,
+    PrefillPlan,
+    Strict,
+    TuningPlan,
+)
 
 # Goes up whenever what is measured, or how, changes: points of different versions are not comparable.
 HARNESS_VERSION = 1
 
-Positive = Annotated[int, Field(ge=1)]
-Range = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ContenderPlan(_Strict):
-    """One engine with its configuration. `control_of` names the contender that this one repeats (A/A control)."""
-
-    name: Annotated[str, Field(min_length=1, pattern=r"^[^/:]+$")]
-    engine: Literal["wholecurve", "transformers", "openvino"]
-    control_of: str | None = None
-
-
-class DecodePlan(_Strict):
-    """Closed loop at each concurrency; lengths are drawn uniformly from [low, high] by the seed."""
-
-    concurrency: Annotated[list[Positive], Field(min_length=1)]
-    requests_per_slot: Annotated[int, Field(ge=2)] = 4
-    prompt_tokens: Range
-    output_tokens: Range
-
-
-class PrefillPlan(_Strict):
-    """One prompt of `step_tokens` new tokens at a time, in one step, on an empty cache."""
-
-    step_tokens: Annotated[list[Positive], Field(min_length=1)]
-    requests: Positive = 3
-
-
-class AgreementPlan(_Strict):
-    """Greedy answers of every contender, scored by the float32 reference before anything is timed."""
-
-    tokens: Positive = 24
-    # Largest distance, in logits, that a chosen token may have to the reference's best one. Correct bfloat16 engines
-    # stay below 0.1 on SmolLM2-135M; one wrong constant (rotary base, a swapped head) is off by whole logits.
-    max_gap: Annotated[float, Field(gt=0)] = 0.5
-    min_best_share: Annotated[float, Field(gt=0, le=1)] = 0.9
-
-
-class Plan(_Strict):
+class Plan(Strict):
     """A whole study."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
@@ -70,6 +40,8 @@ class Plan(_Strict):
     decode: DecodePlan | None = None
     prefill: PrefillPlan | None = None
     agreement: AgreementPlan = AgreementPlan()
+    batch: BatchPlan | None = None
+    tuning: TuningPlan | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "Plan":
@@ -90,11 +62,13 @@ class Plan(_Strict):
                 )
             if contender.control_of == contender.name:
                 raise ValueError(f"contenders: {contender.name!r} cannot be its own control")
-        if self.decode is None and self.prefill is None:
-            raise ValueError("decode, prefill: at least one of them must be there")
+        if self.decode is None and self.prefill is None and self.batch is None:
+            raise ValueError("decode, prefill, batch: at least one of them must be there")
         for where, values in self._level_lists():
             if len(set(values)) != len(values):
                 raise ValueError(f"{where}: a load level is listed twice")
+        self._check_batch()
+        self._check_tuning()
         for where in ("prompt_tokens", "output_tokens"):
             low, high = getattr(self.decode, where) if self.decode else (1, 1)
             if low > high:
@@ -107,7 +81,59 @@ class Plan(_Strict):
             lists.append(("decode.concurrency", self.decode.concurrency))
         if self.prefill:
             lists.append(("prefill.step_tokens", self.prefill.step_tokens))
+        if self.batch:
+            lists.append(("batch.concurrency", self.batch.concurrency))
+        if self.tuning:
+            lists.append(("tuning.concurrency", self.tuning.concurrency))
+            lists.append(("tuning.step_tokens", self.tuning.step_tokens))
         return lists
+
+    def _check_batch(self) -> None:
+        if self.batch is None:
+            return
+        # With so few steps the first request may end before the last prompt is through, and nothing is measured.
+        steps = -(-max(self.batch.concurrency) * self.batch.prompt_tokens // self.max_step_tokens)
+        if self.batch.output_tokens <= 2 * steps:
+            raise ValueError(
+                f"batch.output_tokens: {self.batch.output_tokens} is too few: the prompts of "
+                f"{max(self.batch.concurrency)} requests take {steps} steps, so more than {2 * steps} are needed "
+                "for all of them to decode together"
+            )
+
+    def _check_tuning(self) -> None:
+        tuning = self.tuning
+        if tuning is None:
+            return
+        if tuning.concurrency and self.batch is None:
+            raise ValueError("tuning.concurrency: it measures batches, and the plan has no batch")
+        if tuning.step_tokens and self.prefill is None:
+            raise ValueError("tuning.step_tokens: it measures prefill steps, and the plan has no prefill")
+        if not tuning.concurrency and not tuning.step_tokens:
+            raise ValueError("tuning: at least one load level is needed in concurrency or step_tokens")
+        # What every contender gets (token budget, cache, sequences) comes from the race; tuning must fit into it.
+        for where, value, most in (
+            ("concurrency", max(tuning.concurrency, default=0), max(self.batch.concurrency) if self.batch else 0),
+            ("step_tokens", max(tuning.step_tokens, default=0), max(self.prefill.step_tokens) if self.prefill else 0),
+        ):
+            if value > most:
+                raise ValueError(f"tuning.{where}: {value} is above the race's largest level {most}")
+        contenders = {contender.name: contender for contender in self.contenders}
+        for name, candidates in tuning.candidates.items():
+            if name not in contenders or contenders[name].control_of is not None:
+                raise ValueError(f"tuning.candidates: {name!r} is no contender of its own; there is: {self._tunable()}")
+            if len(candidates) + 1 > tuning.budget:
+                raise ValueError(
+                    f"tuning.candidates.{name}: {len(candidates)} candidates and its own settings are more than the "
+                    f"budget of {tuning.budget} that every contender has"
+                )
+            for i, candidate in enumerate(candidates):
+                try:
+                    parse_options(contenders[name].engine, {**contenders[name].settings, **candidate})
+                except ValueError as error:
+                    raise ValueError(f"tuning.candidates.{name}.{i}: {error}") from None
+
+    def _tunable(self) -> str:
+        return ", ".join(contender.name for contender in self.contenders if contender.control_of is None)
 
     @property
     def max_step_tokens(self) -> int:
@@ -116,17 +142,34 @@ class Plan(_Strict):
 
     @property
     def max_concurrency(self) -> int:
-        return max(self.decode.concurrency) if self.decode else 1
+        levels = [plan.concurrency for plan in (self.decode, self.batch) if plan]
+        return max(map(max, levels), default=1)
+
+    @property
+    def sequence_tokens(self) -> int:
+        """Longest request that runs beside others, in whole cache blocks of any contender."""
+        decode = self.decode.prompt_tokens[1] + self.decode.output_tokens[1] if self.decode else 0
+        batch = self.batch.prompt_tokens + self.batch.output_tokens if self.batch else 0
+        return max(decode, batch) + 64
 
     @property
     def cache_tokens(self) -> int:
         """Tokens of key-value cache that every contender gets: all sequences at their longest, in whole blocks."""
-        decode = self.decode.prompt_tokens[1] + self.decode.output_tokens[1] + 64 if self.decode else 0
-        return max(self.max_concurrency * decode, 2 * self.max_step_tokens, 4096)
+        together = self.max_concurrency * self.sequence_tokens if self.decode or self.batch else 0
+        return max(together, 2 * self.max_step_tokens, 4096)
 
     def document(self) -> dict:
-        """What is stored with the run: the plan, its hash and the harness version."""
+        """What is stored with the run: the plan, its hash and the harness version.
+
+        A field that came later and is not used does not enter: the hash of an older plan stays what it was.
+        """
         plan = self.model_dump(mode="json")
+        for field in ("batch", "tuning"):
+            if plan[field] is None:
+                del plan[field]
+        for contender in plan["contenders"]:
+            if not contender["settings"]:
+                del contender["settings"]
         text = json.dumps({"plan": plan, "harness_version": HARNESS_VERSION}, sort_keys=True)
         return {
             "plan": plan,
@@ -141,7 +184,7 @@ def _first_error(error: ValidationError) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         message = "unknown field"
-    elif first["type"] != "missing" and where:
+    elif first["type"] != "missing" and where and not isinstance(first["input"], dict):
         message += f" (it is {first['input']!r})"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where + ': ' if where else ''}{message}{more}"

@@ -14,7 +14,7 @@ class PointSpec:
 
     order: int
     contender: str
-    workload: str  # "decode" or "prefill"
+    workload: str  # "decode", "prefill" or "batch"
     load: int
     repeat: int  # from 1
 
@@ -27,12 +27,13 @@ class PointSpec:
 def schedule(plan: Plan) -> list[PointSpec]:
     """All points in the order of measurement.
 
-    Within a repeat the levels of both workloads are shuffled by the seed. From level to level the contenders run
+    Within a repeat the levels of all workloads are shuffled by the seed. From level to level the contenders run
     forwards, then backwards (A B, B A), so that a drift of the machine does not favour one of them; the next repeat
     begins with the other direction.
     """
     levels = [("decode", c) for c in plan.decode.concurrency] if plan.decode else []
     levels += [("prefill", n) for n in plan.prefill.step_tokens] if plan.prefill else []
+    levels += [("batch", c) for c in plan.batch.concurrency] if plan.batch else []
     names = [contender.name for contender in plan.contenders]
     points: list[PointSpec] = []
     for repeat in range(1, plan.repeats + 1):

@@ -1,19 +1,9 @@
 """The requests of a study, from the seed alone: the same for every contender, unique across levels and repeats."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from wholecurve.studies.plan import DecodePlan, PrefillPlan
-
-
-@dataclass(frozen=True)
-class Request:
-    """One request: prompt token ids and how many tokens to generate (end-of-sequence is ignored)."""
-
-    request_id: str
-    prompt_ids: list[int]
-    output_tokens: int
+from wholecurve.studies.plan_parts import BatchPlan, DecodePlan, PrefillPlan
+from wholecurve.studies.request import Request
 
 
 def _generator(seed: int, *parts: int) -> np.random.Generator:
@@ -47,3 +37,12 @@ def prefill_requests(plan: PrefillPlan, seed: int, step_tokens: int, repeat: int
     """Requests of one prefill point: prompts of exactly `step_tokens`, one generated token."""
     rng = _generator(seed, 3, step_tokens, repeat)
     return [Request(f"r{i:04d}", _prompt(rng, step_tokens, vocab_size), 1) for i in range(plan.requests)]
+
+
+def batch_requests(plan: BatchPlan, seed: int, concurrency: int, repeat: int, vocab_size: int) -> list[Request]:
+    """Requests of one batch point, batch after batch, all of the same lengths."""
+    rng = _generator(seed, 5, concurrency, repeat)
+    count = concurrency * plan.batches(concurrency)
+    return [
+        Request(f"r{i:04d}", _prompt(rng, plan.prompt_tokens, vocab_size), plan.output_tokens) for i in range(count)
+    ]

@@ -4,24 +4,26 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from wholecurve.curves.metrics import RequestTrace
-from wholecurve.studies.workloads import Request
+from wholecurve.studies.request import Request
+from wholecurve.trace import RequestTrace
 
 
 @dataclass(frozen=True)
 class ContenderSettings:
-    """What every contender of a study is given alike."""
+    """What every contender of a study is given alike, and the `options` that are its engine's own."""
 
     hf_folder: Path  # Hugging Face folder of the checkpoint
-    gguf: Path | None  # the same weights as F16 GGUF, where there is one
+    gguf: Path | None  # the same weights as GGUF, where there is one: F16, or in the study's type for llama.cpp
     dtype: str  # "bfloat16" or "float32": weights, compute and key-value cache
     threads: int
     max_batch_tokens: int  # token budget of a step
     max_sequences: int  # most requests in flight
     cache_tokens: int  # capacity of the key-value cache
+    sequence_tokens: int = 2048  # longest request, prompt and output, that runs beside others
+    options: dict = field(default_factory=dict)  # validated settings of the plan, with defaults filled in
 
 
 class Clock:

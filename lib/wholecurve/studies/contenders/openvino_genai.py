@@ -11,10 +11,21 @@ from wholecurve.errors import UserError
 from wholecurve.files import read_json
 from wholecurve.models.config import config_from_hf
 from wholecurve.studies.contenders.base import ContenderSettings, SteppedContender
-from wholecurve.studies.workloads import Request
+from wholecurve.studies.request import Request
 
 _BLOCK_TOKENS = 32  # of the CPU plugin's paged attention
 _PRECISION = {"bfloat16": "bf16", "float32": "f32"}
+
+# Setting of a plan -> property of the CPU plugin; None leaves the plugin its own choice.
+_PROPERTY = {
+    "pin_threads": "ENABLE_CPU_PINNING",
+    "hyper_threading": "ENABLE_HYPER_THREADING",
+    "num_streams": "NUM_STREAMS",
+}
+
+
+def _own_properties(options: dict) -> dict:
+    return {name: options[key] for key, name in _PROPERTY.items() if options.get(key) is not None}
 
 
 class OpenVinoContender(SteppedContender):
@@ -29,12 +40,13 @@ class OpenVinoContender(SteppedContender):
             "KV_CACHE_PRECISION": _PRECISION[settings.dtype],
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
             "INFERENCE_NUM_THREADS": settings.threads,
+            **_own_properties(settings.options),
         }
         self.scheduler = genai.SchedulerConfig()
         self.scheduler.max_num_batched_tokens = settings.max_batch_tokens
         self.scheduler.max_num_seqs = settings.max_sequences
         self.scheduler.num_kv_blocks = -(-settings.cache_tokens // _BLOCK_TOKENS) + 1
-        self.scheduler.dynamic_split_fuse = True
+        self.scheduler.dynamic_split_fuse = settings.options.get("split_fuse", True)
         self.scheduler.enable_prefix_caching = False
         self.settings = settings
         self.pipeline = genai.ContinuousBatchingPipeline(
@@ -70,6 +82,7 @@ class OpenVinoContender(SteppedContender):
             "max_sequences": self.scheduler.max_num_seqs,
             "kv_cache_bytes": metrics.kv_cache_size_in_bytes,
             "prefix_cache": self.scheduler.enable_prefix_caching,
+            "split_fuse": self.scheduler.dynamic_split_fuse,
         }
 
     def add(self, request: Request) -> None:

@@ -4,9 +4,9 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
-from wholecurve.curves.metrics import RequestTrace
 from wholecurve.studies.contenders.base import Clock, Contender, ContenderSettings
-from wholecurve.studies.workloads import Request
+from wholecurve.studies.request import Request
+from wholecurve.trace import RequestTrace
 
 
 class _RowLengths(StoppingCriteria):
@@ -30,7 +30,10 @@ class TransformersContender(Contender):
         transformers.utils.logging.set_verbosity_error()
         dtype = getattr(torch, settings.dtype)
         self.model = AutoModelForCausalLM.from_pretrained(
-            settings.hf_folder, dtype=dtype, local_files_only=True, attn_implementation="sdpa"
+            settings.hf_folder,
+            dtype=dtype,
+            local_files_only=True,
+            attn_implementation=settings.options.get("attention", "sdpa"),
         ).eval()
         # Sampling defaults of the checkpoint and its end-of-sequence tokens play no part here.
         self.model.generation_config = transformers.GenerationConfig(do_sample=False, pad_token_id=0)
