@@ -64,7 +64,7 @@ BROKEN = {
         "first for last": ("row + 1 == batch.cu_q[s + 1]}", "row == batch.cu_q[s]}"),
         "queries of two sequences": ("std::min(end, batch_.cu_q[buffers_.places[row].sequence + 1])", "end"),
         "rows of logits, few tokens": ("(from ? from[r] : r)", "r"),
-        "rows of logits, many tokens": ("last_.push_back({batch_.logits_rows[r], 1})", "last_.push_back({r, 1})"),
+        "rows of logits, many tokens": ("last_.push_back({batch.logits_rows[r], 1})", "last_.push_back({r, 1})"),
         "row of a block left out": (
             "end = batch_.tokens * (i + 1) / count;",
             "end = batch_.tokens * (i + 1) / count - 1;",

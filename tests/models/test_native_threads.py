@@ -37,7 +37,7 @@ def test_a_timed_step_is_the_same_step(threads, count):
 
 
 def test_parts_have_the_order_of_the_source():
-    source = (SOURCES / "step.hpp").read_text()
+    source = (SOURCES / "work.hpp").read_text()
     names = source.split("enum Part {")[1].split("}")[0].replace(",", " ").lower().split()
     assert names == [*PARTS, "parts"]
 
@@ -133,7 +133,7 @@ def test_sanitizers_see_nothing(sanitizer, tmp_path):
 def test_a_missing_barrier_is_seen(tmp_path):
     sources = copied_sources(tmp_path / "sources")
     text = (sources / "step.hpp").read_text()
-    old = "phases_[turn.phase++].work(turn.id, threads_, f);\n    }\n    meet(turn);"
+    old = "take_from(shares_of(turn), turn.id, threads_, f);\n    }\n    meet(turn);"
     assert text.count(old) == 1
     (sources / "step.hpp").write_text(text.replace(old, old.replace("meet(turn);", "if (part != OUTPUT) meet(turn);")))
     answer = sanitized(tmp_path, sources, SANITIZERS["races"])

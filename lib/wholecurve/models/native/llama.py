@@ -20,7 +20,7 @@ from wholecurve.models.native.library import COLUMNS, ELEMENTS, LANES, group_of,
 
 BLOCK_SIZES = (16, 32, 64)
 MOST_HEAD_DIM = 256
-# Part of step.hpp, in its order
+# Part of work.hpp, in its order
 PARTS = ("embedding", "norm", "qkv", "attention", "output", "gate_up", "down", "head", "waiting")
 _HUGE_PAGE, _MADV_HUGEPAGE = 2**21, 14
 

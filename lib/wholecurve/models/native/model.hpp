@@ -1,10 +1,10 @@
 // What a step works on: the model's packed weights, its paged cache, the flat batch, and the buffers between two products.
 #pragma once
-#include <atomic>
 #include <memory>
 
 #include "threads.hpp"
 #include "tiles.hpp"
+#include "work.hpp"
 
 namespace wholecurve {
 
@@ -32,31 +32,6 @@ struct Sizes {
   int64_t inter_stride(int64_t itemsize) const { return inter + 64 / itemsize * (1 - inter * itemsize / 64 % 2); }
   int64_t heads_per_kv() const { return heads / kv_heads; }
 };
-
-// Work of one phase, dealt out: each thread takes from its own contiguous share, then from the others'.
-struct Share {
-  alignas(64) std::atomic<int64_t> next;
-  int64_t end;
-};
-
-inline void deal(Share* shares, int64_t count, int threads) {
-  for (int id = 0; id < threads; id++) {
-    shares[id].next.store(count * id / threads, std::memory_order_relaxed);
-    shares[id].end = count * (id + 1) / threads;
-  }
-}
-
-template <class F>
-INLINE void take_from(Share* shares, int id, int threads, F&& f) {
-  for (int other = 0; other < threads; other++) {
-    Share& share = shares[(id + other) % threads];
-    for (;;) {
-      const int64_t i = share.next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= share.end) break;
-      f(i);
-    }
-  }
-}
 
 template <class D>
 struct Layer {
@@ -87,7 +62,7 @@ struct Batch {
   const int64_t *token_ids, *positions, *logits_rows, *cu_q, *context_lens, *block_table, *slots;
   float* logits;  // [R, vocab], null where only the largest is asked for
   int64_t* best;  // [R], lowest id of the largest logit, -1 where all are -inf or NaN
-  int64_t* times;  // [threads, parts of step.hpp] nanoseconds to add to, or null
+  int64_t* times;  // [threads, parts of work.hpp] nanoseconds to add to, or null
 };
 
 // Where a token of the batch belongs: its sequence, and the cache's block and offset that its keys and values go to.

@@ -2,7 +2,6 @@
 // takes blocks of rows through a whole layer, so that what a row needs stays in its cache, and they meet once per layer.
 #pragma once
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "attention.hpp"
@@ -13,23 +12,6 @@ namespace wholecurve {
 constexpr int64_t ALONE = 4;        // up to so many rows every thread norms for itself: cheaper than to meet
 constexpr int64_t SHARED_ROWS = 80;  // up to so many tokens the threads share each product
 constexpr int64_t BLOCK_ROWS = 128;  // of a thread's turn: its rows of every buffer stay in a second-level cache
-
-// What the time of a step goes to, as `times` of a batch counts it.
-enum Part { EMBEDDING, NORM, QKV, ATTENTION, OUTPUT, GATE_UP, DOWN, HEAD, WAITING, PARTS };
-
-// Adds the nanoseconds of its life to a part; without a place for them it does not look at the clock.
-class Timer {
- public:
-  Timer(int64_t* times, Part part) : to_(times ? times + part : nullptr), start_(to_ ? now() : 0) {}
-  ~Timer() {
-    if (to_) *to_ += now() - start_;
-  }
-
- private:
-  static int64_t now() { return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
-  int64_t* to_;
-  int64_t start_;
-};
 
 template <class D>
 class Step {
