@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PLAN   ?= plans/quick.yaml
 RECORD := data/runs/recorded-quick
+RACE   := data/runs/recorded-peers-cpu
 
 .PHONY: study peers test lab figures notebooks environment lint setup model static cpu-rows gpu-day
 .DELETE_ON_ERROR:
@@ -27,6 +28,7 @@ lab: setup
 
 figures: setup
 	$(BIN)/wholecurve figures $(RECORD) --out figures
+	$(BIN)/wholecurve figures $(RACE) --out figures/race
 	$(BIN)/wholecurve figures --out figures
 
 notebooks: setup

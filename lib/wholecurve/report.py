@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from wholecurve.curves import Comparison
+from wholecurve.figures.best_peer import best_peer_table
 from wholecurve.figures.run_figures import comparisons, control_names
 from wholecurve.figures.tables import (
     batch_table,
@@ -116,6 +117,9 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
     if len(batch):
         title = "Race: all requests start together; median (range over repeats)"
         print_frame(console, batch_table(batch, run_bounds(run, "batch")), title)
+        best = best_peer_table(points, run.plan["plan"]["contenders"][0]["name"], control_names(run))
+        if len(best):
+            print_frame(console, best, "Over the best other contender at each load, a composite of several")
     if len(decode):
         print_frame(console, decode_table(decode, run_bounds(run, "decode")), "Decode: median (range over repeats)")
     if len(prefill):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from wholecurve.curves.metrics import reduce_prefill, reduce_trace
 from wholecurve.figures.run_figures import figure_data, run_figures
 from wholecurve.figures.save import data_sha256
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import above_bound
 from wholecurve.studies.plan import HARNESS_VERSION, Plan
 from wholecurve.studies.protocol import schedule
+from wholecurve.studies.session import REDUCE
 
 ROOT = Path(__file__).parents[2]
 # Metrics that a point gained after some run was recorded; its trace has them still.
@@ -40,8 +40,7 @@ def test_it_is_complete_and_of_the_plan_that_it_names(run):
 
 def test_every_point_follows_from_its_trace(run):
     for point_id, row in zip(run.point_ids(), map(run.read, [f"points/{p}" for p in run.point_ids()])):
-        reduce = reduce_trace if row["workload"] == "decode" else reduce_prefill
-        derived = reduce(run.trace(point_id), row["load"])
+        derived = REDUCE[row["workload"]](run.trace(point_id), row["load"])
         assert derived.keys() - row.keys() <= ADDED_LATER
         for name, value in ((name, derived[name]) for name in derived.keys() & row.keys()):
             assert row[name] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), point_id
@@ -61,17 +60,16 @@ def test_a_measurement_above_its_bound_is_named(tmp_path):
     assert found[0].startswith("openvino-genai, decode 1, repeat 2: output_throughput_tok_per_s is 2")
 
 
-def test_committed_figures_show_the_recorded_run():
-    run = RunFolder.open(ROOT / "data" / "runs" / "recorded-quick")
+@pytest.mark.parametrize(("name", "folder"), [("recorded-quick", "."), ("recorded-peers-cpu", "race")])
+def test_committed_figures_show_the_recorded_run(name, folder):
+    run, folder = RunFolder.open(ROOT / "data" / "runs" / name), ROOT / "figures" / folder
     figures = {figure.name: figure for figure in run_figures(run)}
-    committed = {path.stem: json.loads(path.read_text()) for path in (ROOT / "figures").glob("*.json")}
-    drawn = {
-        name for name, sidecar in committed.items() if sidecar["source"].startswith("wholecurve run recorded-quick")
-    }
+    committed = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    drawn = {stem for stem, sidecar in committed.items() if sidecar["source"].startswith(f"wholecurve run {name}")}
     assert set(figures) == drawn, "run `make figures`"
-    for name in drawn:
-        sidecar = committed[name]
-        assert sidecar["data_sha256"] == data_sha256(figure_data(figures[name])), f"{name}: run `make figures`"
-        assert sidecar["caption"] == figures[name].caption and sidecar["alt"] == figures[name].alt
+    for stem in drawn:
+        sidecar = committed[stem]
+        assert sidecar["data_sha256"] == data_sha256(figure_data(figures[stem])), f"{stem}: run `make figures`"
+        assert sidecar["caption"] == figures[stem].caption and sidecar["alt"] == figures[stem].alt
         for kind in ("light.svg", "dark.svg", "png"):
-            assert (ROOT / "figures" / f"{name}.{kind}").exists()
+            assert (folder / f"{stem}.{kind}").exists()

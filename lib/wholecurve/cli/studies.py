@@ -82,7 +82,7 @@ def _show_run(run: Path, as_json: bool) -> None:
         points = folder.points()
         document = {"run": run.name, **folder.plan, "provenance": folder.provenance}
         document |= {"points": json.loads(points.to_json(orient="records")), "curves": curve_warnings(points)}
-        for name in ("model", "ceilings", "agreement"):
+        for name in ("model", "ceilings", "agreement", "tuning"):
             document[name] = folder.read(name) if folder.has(name) else None
         typer.echo(json.dumps(document, indent=2))
         return

@@ -1,15 +1,14 @@
 """Drafts of a step study: how many tokens a step gives, and which drafts each request keeps in each step."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 
+from wholecurve.engine.speculation.rates import Reading, draft_rates, expected_tokens
 from wholecurve.errors import UserError
 from wholecurve.kernels.sampling.philox import verification_uniforms
-from wholecurve.kernels.verification.acceptance import conditional_rates, tokens_per_step
 
-Reading = Literal["conditional", "marginal"]
 READINGS = get_args(Reading)
 MAX_DRAFTS = 63
 # steps lie this far apart in the numbers of a request, so that contenders with other numbers of drafts share them
@@ -38,13 +37,12 @@ class Acceptance:
     @property
     def conditional(self) -> list[float]:
         """Conditional rates of the drafts, which say the same as `rate` in its reading."""
-        rates = [self.rate] * self.drafts
-        return rates if self.reading == "conditional" else conditional_rates(rates)
+        return draft_rates(self.drafts, self.rate, self.reading)
 
     @property
     def tokens_per_step(self) -> float:
         """E: 1 + a + a² + … + aᵏ read as conditional, 1 + k · a read as marginal."""
-        return tokens_per_step(self.conditional)
+        return expected_tokens(self.drafts, self.rate, self.reading)
 
     @property
     def label(self) -> str:

@@ -118,9 +118,8 @@ def rows_of_cell(cell: dict, ceilings: Ceilings | None) -> list[dict]:
     total = StepWork(sum(one.read_bytes for one in work.values()), sum(one.flops for one in work.values()))
     bound_ms = None if ceilings is None else sum(row["bound_ms"] or 0.0 for row in rows)
     for form in ("native", "torch"):
-        if form in steps:
-            row = time_row(form, STEP, steps[form], total, None)
-            rows.append(row | step_bound(bound_ms, row["median_ms"]))
+        row = time_row(form, STEP, steps[form], total, None)
+        rows.append(row | step_bound(bound_ms, row["median_ms"]))
     return [shared | row for row in rows]
 
 
