@@ -128,10 +128,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.read(sequence)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), keep=st.sampled_from([True, True, True, False]))
-    def leave(self, data, keep):
+    @rule(data=st.data())
+    def leave(self, data):
         sequence = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-        self.manager.free(sequence, keep)
+        self.manager.free(sequence)
         self.do_copies()
 
     @rule()

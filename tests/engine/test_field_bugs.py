@@ -55,7 +55,9 @@ def test_sixteen_requests_with_one_beginning_in_a_tiny_pool(specs, overlap):
     run_all(engine, requests)
     stats = engine.stats()
     assert stats.preemptions > 3 and stats.prefix_hit_tokens > 0
-    assert stats.prompt_tokens == sum(len(prompt) for prompt, _ in requests.values()), "a preempted prompt counts once"
+    prompt_tokens = sum(len(prompt) for prompt, _ in requests.values())
+    assert stats.prompt_tokens == stats.prefix_queried_tokens == prompt_tokens, "a preempted prompt counts once"
+    assert stats.prefix_hit_tokens < prompt_tokens
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -161,8 +163,13 @@ def test_drafts_with_large_blocks_use_the_pool_to_its_last_token(block_size):
     prompt, params = toy_prompt(30, 1), toy_greedy(35)
     texts = {"r": (prompt, plain_tokens((FULL,), tuple(prompt), params))}
     engine = toy_engine(cache_tokens=64, block_size=block_size, speculation=ScriptedProposer(texts, 5))
+
+    def nothing_to_spare(engine):
+        for sequence in engine.scheduler.running:
+            assert len(sequence.blocks[0]) == -(-sequence.num_computed // block_size)
+
     for _ in range(3):
-        run_all(engine, {"r": (prompt, params)})
+        run_all(engine, {"r": (prompt, params)}, nothing_to_spare)
     assert engine.stats().preemptions == 0 and engine.stats().drafts_accepted > 10
 
 

@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from wholecurve.engine.server import serve as serve_module
 from wholecurve.engine.server.http_server import bind
-from wholecurve.engine.server.serve import ServeOptions, build_service, build_speculation, read_template, serve
+from wholecurve.engine.server.serve import ServeOptions, build_service, read_template, serve
 from wholecurve.errors import UserError
 
 COMMAND = [sys.executable, "-c", "from wholecurve.cli import serving, main; main()", "serve"]
@@ -84,14 +84,9 @@ def test_a_port_that_is_taken_is_one_line_and_code_2(folder):
     assert result.stderr == f"wholecurve: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
 
 
-@pytest.mark.parametrize("text", ["ngram", "ngram:", "ngram:0", "ngram:x", "draft:3", "ngram:1000", "ngram:-1", ""])
-def test_speculation_is_ngram_with_a_number_of_drafts(text):
-    with pytest.raises(UserError):
-        build_speculation(text)
-
-
-def test_speculation_that_is_understood():
-    assert build_speculation(None) is None and build_speculation("ngram:3").max_drafts == 3
+def test_a_wrong_speculation_is_refused_before_the_model_is_loaded():
+    with pytest.raises(UserError, match=r"speculation 'ngram:0': DRAFTS is '0'"):
+        build_service(ServeOptions("no such model", speculate="ngram:0"))
 
 
 def test_a_template_that_cannot_be_read_is_named(tmp_path):

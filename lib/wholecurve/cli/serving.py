@@ -26,9 +26,14 @@ def serve(
         bool, typer.Option("--prefix-cache/--no-prefix-cache", help="Reuse the cache of equal beginnings.")
     ] = True,
     overlap: Annotated[
-        bool, typer.Option("--overlap/--no-overlap", help="Schedule a step while the one before it runs.")
-    ] = True,
-    speculate: Annotated[str | None, typer.Option(help="ngram:K drafts K tokens from the text itself.")] = None,
+        bool | None,
+        typer.Option(
+            "--overlap/--no-overlap", help="Schedule a step while the one before it runs; on a GPU by default."
+        ),
+    ] = None,
+    speculate: Annotated[
+        str | None, typer.Option(help="ngram:K drafts K tokens from the text itself, draft:MODEL:K by a small model.")
+    ] = None,
     max_queued: Annotated[int, typer.Option(min=0, help="Requests that may wait; beyond it clients get 429.")] = 512,
     max_body_mib: Annotated[int, typer.Option(min=1, help="Largest request body in MiB.")] = 8,
     grace: Annotated[float, typer.Option(min=0, help="Seconds for running requests after SIGTERM.")] = 30.0,

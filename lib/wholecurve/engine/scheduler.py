@@ -159,7 +159,7 @@ class Scheduler:
     def reset(self) -> None:
         """After a step that failed: nothing that running sequences have computed counts; they wait to run again."""
         for sequence in self.running:
-            self.cache.free(sequence, keep=False)
+            self.cache.free(sequence)
             sequence.num_pending = 0
             self._set_back(sequence)
         self.running.clear()

@@ -181,11 +181,10 @@ class CacheManager:
                 group.truncate(sequence, sequence.num_computed)
             self._measure(sequence)
 
-    def free(self, sequence: Sequence, keep: bool = True) -> None:
-        """Take everything back from a running sequence. keep: leave what is computed in the prefix cache."""
+    def free(self, sequence: Sequence) -> None:
+        """Take everything back from a running sequence; what it has computed stays in the prefix cache."""
         if sequence.prefix_node is not None:
-            if keep:
-                self.register(sequence)
+            self.register(sequence)
             self.index.unpin(sequence.prefix_node)
             sequence.prefix_node = None
         for group in self.groups:
@@ -271,7 +270,7 @@ class CacheManager:
                 group.pool.give_back(copy[1:])
 
     def forget_prefixes(self) -> None:
-        """Empty the prefix cache."""
+        """Empty the prefix cache, as when a step has failed: what its blocks should hold may not have been written."""
         self.index.clear()
         self.copies.clear()
 

@@ -11,13 +11,17 @@ from pathlib import Path
 import torch
 
 from wholecurve.engine import Engine, SamplingParams
+from wholecurve.engine.graphs import GraphedModel
 from wholecurve.engine.load import load_model
 from wholecurve.engine.server.http_server import HttpServer, address_of, bind, is_loopback
 from wholecurve.engine.server.service import Service
 from wholecurve.engine.server.settings import ServerSettings
+from wholecurve.engine.speculation import parse_speculation
 from wholecurve.errors import UserError
 from wholecurve.models.resolve import resolve
 from wholecurve.models.tokenizer import load_tokenizer
+
+_SWITCH_INTERVAL_S = 0.0005
 
 
 @dataclass(frozen=True)
@@ -35,25 +39,13 @@ class ServeOptions:
     max_batch_tokens: int = 2048
     max_sequences: int = 64
     prefix_cache: bool = True
-    overlap: bool = True
+    overlap: bool | None = None
     speculate: str | None = None
     max_queued: int = 512
     max_body_mib: int = 8
     grace_s: float = 30.0
     chat_template: Path | None = None
     tool_format: str | None = None
-
-
-def build_speculation(text: str | None):
-    """A proposer of `ngram:K`, K drafts a step; None for none."""
-    if text is None:
-        return None
-    kind, _, count = text.partition(":")
-    if kind != "ngram" or not (count.isascii() and count.isdigit() and 0 < len(count) < 4):
-        raise UserError(f"speculation {text!r}; it must be ngram:K with K drafts a step, such as ngram:4")
-    from wholecurve.engine.speculation.ngram import NgramProposer
-
-    return NgramProposer(int(count))
 
 
 def read_template(path: Path) -> str:
@@ -66,24 +58,27 @@ def read_template(path: Path) -> str:
 
 def build_service(options: ServeOptions) -> Service:
     """Load the model and put an engine behind the API; takes seconds."""
-    speculation = build_speculation(options.speculate)
+    speculation = None if options.speculate is None else parse_speculation(options.speculate)
     template = None if options.chat_template is None else read_template(options.chat_template)
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     files = resolve(options.model)
     tokenizer = load_tokenizer(files.hf_folder())
     model = load_model(files, options.dtype, threads=options.threads)
+    if model.device.type == "cuda":
+        model = GraphedModel(model, options.max_sequences)
     # what is built at first use, by an engine whose counters nobody sees
     Engine(model, cache_tokens=64, max_sequences=1).generate([[0]], SamplingParams(max_new_tokens=2, ignore_eos=True))
+    sizes = {"cache_tokens": options.cache_tokens, "max_batch_tokens": options.max_batch_tokens}
     engine = Engine(
         model,
         tokenizer=tokenizer,
-        cache_tokens=options.cache_tokens,
-        max_batch_tokens=options.max_batch_tokens,
+        **sizes,
         max_sequences=options.max_sequences,
         prefix_cache=options.prefix_cache,
-        overlap=options.overlap,
-        speculation=speculation,
+        # on a CPU the thread that it takes costs more than the host's work that it hides
+        overlap=model.device.type == "cuda" if options.overlap is None else options.overlap,
+        speculation=None if speculation is None else speculation.build(model, block_size=16, **sizes),
     )
     settings = ServerSettings(
         model_name=options.served_model_name or files.name,
@@ -116,6 +111,8 @@ def serve(options: ServeOptions) -> None:
                 file=sys.stderr,
             )
         service = build_service(options)
+        # a step that ends wants Python's lock at once, whatever the event loop's thread does just then
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         # the model and its libraries stay: the garbage collector need not walk over them again and again
         gc.collect()
         gc.freeze()
