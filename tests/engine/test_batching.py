@@ -97,6 +97,15 @@ def test_equal_drafts_decode_together_and_other_numbers_come_after_them():
     assert batch.groups[2].slots.tolist() == [*a.blocks[2], *c.blocks[2], b.blocks[2][0], -1, d.blocks[2][0]]
 
 
+def test_the_number_of_drafts_that_most_have_is_that_of_the_decode_rows():
+    manager = manager_of()
+    a = running(manager, "a", toy_prompt(7, 1), 7, sampled=[3], drafts=[1, 2])
+    b, c = (running(manager, name, toy_prompt(5, 2), 5, sampled=[6]) for name in "bc")
+    inputs, batch = build(manager, [(a, 3), (b, 1), (c, 1)], [])
+    assert (batch.num_decodes, batch.decode_queries) == (2, 1)
+    assert inputs.sampled == [(b, 0), (c, 0), (a, 2)] and batch.cu_q.tolist() == [0, 1, 2, 5]
+
+
 def test_tokens_that_only_the_device_knows_have_a_place():
     manager = manager_of()
     a = running(manager, "a", toy_prompt(7, 1), 7, pending=1)
@@ -113,7 +122,9 @@ def test_what_was_built_does_not_change_with_the_tables():
     """A step in flight reads its inputs while the next one is scheduled."""
     manager = manager_of()
     a = running(manager, "a", toy_prompt(7, 1), 7, sampled=[3])
+    manager.copies.append((2, 5, 6))
     inputs, _ = build(manager, [(a, 1)], [])
+    assert inputs.copies == [(2, 5, 6)] and manager.copies == [], "what is copied once is not copied again"
     before = [array.copy() for array in inputs.arrays]
     manager.allocate(a, 30)
     manager.free(a)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tiny_engine import EOS, VOCABULARY, greedy, is_idle, prompt_of, tiny_model, tokens_alone
 from tokenizers import Tokenizer, decoders, models
-from toy_hybrid import FULL, HYBRID, ToyModel, toy_greedy, toy_prompt
+from toy_hybrid import FULL, HYBRID, ScriptedProposer, ToyModel, toy_greedy, toy_prompt
 from transformers import PreTrainedTokenizerFast
 
 from wholecurve.engine import Engine, SamplingParams
@@ -72,6 +72,46 @@ def test_a_stop_string_ends_the_answer_where_it_is_complete(engine, include):
     params = greedy(12, stop=(stop,), include_stop=include)
     expected = text_of(tokens)[: start + len(stop) * include]
     assert whole(outputs_of(engine, prompt, params)) == (tokens[:end], expected, "stop", stop)
+
+
+def test_text_that_might_have_become_a_stop_string_comes_at_the_end(engine):
+    prompt = prompt_of(9, 1)
+    tokens = tokens_alone(tiny_model(), tuple(prompt), greedy(12))
+    text = text_of(tokens)
+    outputs = outputs_of(engine, prompt, greedy(12, stop=(text[-2:] + "never",)))
+    assert whole(outputs) == (tokens, text, "length", None)
+    assert outputs[-1].text.endswith(text[-2:])
+
+
+def test_no_stop_string_ends_within_the_least_length(engine):
+    prompt = prompt_of(9, 1)
+    tokens = tokens_alone(tiny_model(), tuple(prompt), greedy(12))
+    stop = text_of(tokens[2:4])
+    assert stop not in text_of(tokens[4:])
+    assert whole(outputs_of(engine, prompt, greedy(12, stop=(stop,))))[2] == "stop"
+    params = greedy(12, stop=(stop,), min_new_tokens=8)
+    assert whole(outputs_of(engine, prompt, params)) == (tokens, text_of(tokens), "length", None)
+
+
+def test_accepted_drafts_beyond_a_stop_string_are_dropped():
+    prompt = prompt_of(9, 1)
+    tokens = tokens_alone(tiny_model(), tuple(prompt), greedy(12))
+    stop = text_of(tokens[2:4])
+
+    class AllRight(ScriptedProposer):
+        def propose(self, sequences, limits):
+            return [tokens[s.num_sampled :][:limit] for s, limit in zip(sequences, limits, strict=True)]
+
+    engine = Engine(
+        tiny_model(), tokenizer=letters(), cache_tokens=256, prefix_cache=True, check=True, speculation=AllRight({}, 8)
+    )
+    engine.add("r", prompt, greedy(12, stop=(stop,)))
+    engine.step()
+    (sequence,) = engine.scheduler.running
+    (output,) = engine.step()
+    assert (output.token_ids, output.finish_reason, output.stop_reason) == (tokens[1:4], "stop", stop)
+    assert sequence.token_ids == [*prompt, *tokens[:4]]
+    assert is_idle(engine)
 
 
 def test_a_stop_token_is_named_and_its_text_left_out(engine):

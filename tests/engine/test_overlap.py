@@ -1,8 +1,11 @@
 """Steps that are begun before the tokens of the last one are known give the same tokens."""
 
 import threading
+import time
+from concurrent.futures import Future
 
 import pytest
+import torch
 from tiny_engine import EOS, greedy, is_idle, prompt_of, run_with_arrivals, tiny_model, tokens_alone
 from toy_hybrid import FULL, HYBRID, ScriptedProposer, ToyModel, plain_tokens, toy_greedy, toy_prompt
 
@@ -73,6 +76,7 @@ def test_what_was_computed_after_an_end_token_is_dropped():
     outputs = []
     while engine.has_unfinished:
         outputs += engine.step()
+    assert not engine._in_flight, "nothing runs when there is nothing to do"
     for name in ("a", "b"):
         mine = [output for output in outputs if output.request_id == name]
         assert [t for output in mine for t in output.token_ids] == expected
@@ -112,6 +116,33 @@ def test_a_request_that_needs_its_tokens_at_once_makes_steps_run_one_by_one():
         assert tokens[name] == tokens_alone(model, prompt, params)
     assert tokens["penalised"] != tokens_alone(model, requests["penalised"][1], greedy(8))
     assert in_flight[:3] == [1, 1, 1] and in_flight[3:9] == [0] * 6 and 1 in in_flight[10:]
+
+
+class OneBuffer(ToyModel):
+    """Hands out the largest logits in the same memory at every step, as a replayed graph does."""
+
+    buffer = torch.zeros(16, dtype=torch.int64)
+
+    def __call__(self, batch, caches):
+        logits = super().__call__(batch, caches)
+        batch.argmax = self.buffer[: len(logits)]
+        batch.argmax.copy_(logits.argmax(dim=-1))
+        return logits
+
+
+def test_tokens_are_copied_before_the_next_step_writes_over_them(monkeypatch):
+    """Every step has ended before the tokens of the one before it are looked at."""
+    engine = Engine(OneBuffer((FULL,)), overlap=True, check=True, **SIZES)
+
+    def submit(*arguments):
+        future = Future()
+        future.set_result(engine.runner.run(*arguments))
+        return future
+
+    monkeypatch.setattr(engine.runner, "submit", submit)
+    prompts = [toy_prompt(length, 1) for length in (5, 9, 3)]
+    expected = [plain_tokens((FULL,), tuple(prompt), toy_greedy(8)) for prompt in prompts]
+    assert engine.generate(prompts, toy_greedy(8)) == expected
 
 
 def test_with_speculation_nothing_overlaps():
@@ -156,6 +187,35 @@ def test_a_step_that_fails_costs_no_token(overlap, failing_step):
             assert engine.stats().blocks_used == engine.stats().blocks_cached == 0
     assert tokens == {name: plain_tokens(specs, tuple(p), params) for name, (p, params) in requests.items()}
     assert failures == 1 and is_idle(engine)
+
+
+class Alone(FailsAt):
+    """Fails once, takes its time after that, and notes whether it was ever asked for two steps at once."""
+
+    busy = twice = False
+
+    def __call__(self, batch, caches):
+        self.twice |= self.busy
+        self.busy = True
+        try:
+            if self.num_steps >= self.failing_step:
+                time.sleep(0.05)
+            return super().__call__(batch, caches)
+        finally:
+            self.busy = False
+
+
+def test_after_a_failure_the_next_step_waits_for_what_was_begun():
+    """The step after the failing one is on the other thread already when the next one runs on this one."""
+    engine = Engine(Alone((FULL,), 3), overlap=True, check=True, **SIZES)
+    engine.add("r", toy_prompt(5, 1), toy_greedy(8))
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        while True:
+            engine.step()
+    engine.add("penalised", toy_prompt(5, 2), toy_greedy(4, repetition_penalty=2.0))
+    while engine.has_unfinished:
+        engine.step()
+    assert is_idle(engine) and not engine.model.twice
 
 
 def test_end_tokens_of_the_real_model_too():

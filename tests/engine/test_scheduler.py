@@ -35,8 +35,9 @@ class NoModel:
 
     def step(self):
         """Run one step after checking it against the rules; returns it."""
-        scheduler = self.scheduler
+        scheduler, before = self.scheduler, set(self.scheduler.running)
         step = scheduler.schedule()
+        assert not step.preempted or before >= set(scheduler.running), "let in while another had to make room"
         chunks = step.decodes + step.prefills
         assert sum(count for _, count in chunks) <= scheduler.max_batch_tokens
         assert len({id(s) for s, _ in chunks}) == len(chunks), "a sequence twice in one step"
@@ -329,6 +330,45 @@ def test_every_sequence_of_a_load_that_never_ends_gets_its_turn():
         born = {name: start for name, start in born.items() if name in player.sequences}
         longest = max([longest, *(number - start for start in born.values())])
     assert longest <= 3 * AGEING_STEPS
+
+
+def test_drafts_leave_every_other_sequence_its_token():
+    player = NoModel(scheduler_of(40, 4, max_batch_tokens=7, max_sequences=3, max_drafts=3))
+    for name in ("a", "b", "c"):
+        player.add(name, 1, 9)
+    player.step()
+    for sequence in player.scheduler.running:
+        sequence.drafts = [1, 1, 1]
+    step = player.scheduler.schedule()
+    assert [(s.request_id, count) for s, count in step.decodes] == [("a", 4), ("b", 2), ("c", 1)]
+    assert [s.drafts for s, _ in step.decodes] == [[1, 1, 1], [1], []]
+
+
+def test_drafts_take_the_blocks_that_are_there_and_preempt_nobody():
+    player = NoModel(scheduler_of(3, 4, max_batch_tokens=40, max_sequences=2, max_drafts=6))
+    player.add("a", 4, 8)
+    player.add("b", 3, 4)
+    player.step()
+    a, b = player.scheduler.running
+    a.drafts, b.drafts = [1] * 6, [1] * 3
+    step = player.scheduler.schedule()
+    # the third block is for "a", whose first block is full; "b" has room for one token
+    assert [(s.request_id, count) for s, count in step.decodes] == [("a", 4), ("b", 1)] and not step.preempted
+
+
+def test_where_prompts_hold_all_blocks_the_first_in_rank_goes_on():
+    """It does not come to this by itself: room is kept for what running prompts still need."""
+    player = NoModel(scheduler_of(8, 4, max_batch_tokens=16, max_sequences=2))
+    player.add("a", 12, 2)
+    player.add("b", 10, 2)
+    player.step()
+    a, b = player.scheduler.running
+    cache = player.scheduler.cache
+    cache.rollback(a, 8, 0)
+    assert (a.num_computed, b.num_computed) == (4, 4)
+    assert cache.allocate(b, 24) and not player.pool.num_available
+    step = player.scheduler.schedule()
+    assert step.preempted == [b] and step.prefills == [(a, 1)]
 
 
 def test_a_chunk_is_as_long_as_there_are_blocks_and_the_first_in_rank_always_goes_on():

@@ -90,6 +90,7 @@ class ToyModel:
     def __call__(self, batch, caches):
         self.num_steps += 1
         tokens, positions, cu_q = batch.token_ids.tolist(), batch.positions.tolist(), batch.cu_q.tolist()
+        assert 0 <= min(tokens) <= max(tokens) < VOCABULARY
         assert len(tokens) == len(positions) == cu_q[-1] and batch.max_q == max(np.diff(cu_q))
         assert cu_q[: batch.num_decodes + 1] == [i * batch.decode_queries for i in range(batch.num_decodes + 1)]
         numbers = [0] * len(tokens)

@@ -82,7 +82,7 @@ class Scheduler:
                 budget -= self._schedule_chunk(step, sequence, budget)
         while budget and self.waiting and not step.preempted and len(self.running) < self.max_sequences:
             sequence = self.waiting[0]
-            if sequence.num_pending or not cache.admit(sequence, self.running):
+            if not cache.admit(sequence, self.running):
                 break
             del self.waiting[0]
             insort(self.running, sequence, key=rank_of)
@@ -104,7 +104,7 @@ class Scheduler:
     def _schedule_decodes(self, step: ScheduledStep, decoding: list[Sequence]) -> int:
         """A row for each, by rank, with as many of its drafts as there is room for. Returns the budget left."""
         budget, cache, decodes = self.max_batch_tokens, self.cache, step.decodes
-        for place, sequence in enumerate(decoding[:budget]):
+        for place, sequence in enumerate(decoding):
             count = 1
             if sequence.drafts:
                 spare = budget - (len(decoding) - place)  # those still to come need a token each
@@ -160,7 +160,6 @@ class Scheduler:
         """After a step that failed: nothing that running sequences have computed counts; they wait to run again."""
         for sequence in self.running:
             self.cache.free(sequence)
-            sequence.num_pending = 0
             self._set_back(sequence)
         self.running.clear()
         for sequence in self.waiting:

@@ -136,7 +136,7 @@ class WindowGroup(BlockGroup):
     def least_blocks(self, num_tokens: int) -> int:
         # a query sees `window` positions, itself among them, which lie in at most so many blocks
         size = self.pool.block_size
-        return min(self.pool.blocks_for(num_tokens), max(0, self.window - 2) // size + 2)
+        return min(self.pool.blocks_for(num_tokens), (self.window + size - 2) // size + 1)
 
     def outstanding(self, held: list[int], num_tokens: int) -> int:
         live = len(held) - held.count(GIVEN_BACK)

@@ -51,7 +51,7 @@ class CacheSettings:
         blocks = -(-self.cache_tokens // block_size)
         if spec.kind == "window" and not self.prefix_cache:
             # what all sequences can hold at once: their windows, a block to go on, and the new tokens of one step
-            windows = self.max_sequences * (max(0, spec.window - 2) // block_size + 3)
+            windows = self.max_sequences * ((spec.window + block_size - 2) // block_size + 2)
             return min(blocks, windows + -(-self.max_batch_tokens // block_size))
         return blocks
 

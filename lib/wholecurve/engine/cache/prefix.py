@@ -88,17 +88,12 @@ class PrefixIndex:
         return node
 
     def attach(self, node: PrefixNode, group: int, blocks: tuple[int, ...]) -> None:
-        """These blocks, which are in use, hold what the node stands for.
-
-        Others that do already stay where a sequence uses them; where nobody does, they are the older copy, and free.
-        """
-        held, pool = node.contents[group], self.pools[group]
-        if held is not None and all(map(pool.is_cached, held)):
+        """These blocks, which are in use, hold what the node stands for; they take the place of an older copy."""
+        if node.contents[group] is not None:
             self.detach(node, group)
-        if node.contents[group] is None:
-            node.contents[group] = blocks
-            for block in blocks:
-                pool.register(block, node)
+        node.contents[group] = blocks
+        for block in blocks:
+            self.pools[group].register(block, node)
 
     def detach(self, node: PrefixNode, group: int) -> None:
         """Forget a group's blocks of a node: one of them is needed, and the others are worth nothing without it."""
