@@ -63,5 +63,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v in ((3, 11), (3, 12)) else \
 	  f"wholecurve needs Python 3.11 or 3.12, $(PYTHON) is {v[0]}.{v[1]}: run `make PYTHON=python3.12 $(MAKECMDGOALS)`")'
 	@test -f $(READY) || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,peers,parquet,notebook,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,serving,peers,parquet,notebook,test]'
 	@touch $(READY)

@@ -9,6 +9,20 @@ from itertools import pairwise
 
 from wholecurve.errors import UserError
 
+# How a request of a server can end. Only the first one completed; each other one is a failure of its own kind.
+OUTCOMES = (
+    "completed",
+    "empty",  # ended well, without one token
+    "refused",  # an HTTP status of 400 or more, before any token
+    "server error",  # an error event inside the stream
+    "malformed",  # bytes that are no events, or events that are no chunks
+    "disconnected",  # the connection was reset or closed in the middle of a chunk
+    "truncated",  # the stream ended without saying that it was finished
+    "timed out",  # no end within the client's limit
+    "not connected",  # no connection could be made
+    "cancelled",  # stopped by the client, because the window had ended
+)
+
 
 @dataclass
 class RequestTrace:
@@ -16,17 +30,24 @@ class RequestTrace:
 
     ``arrivals_s[i]`` is when chunk i came and ``arrival_tokens[i]`` how many content tokens it held: 0 for a
     role-only or empty chunk, several with speculation. The client fills the fields while the request runs.
+    What only a client of a server knows stays None for an engine that was asked without one.
     """
 
     request: str
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int | None  # prompt tokens that a cache gave; None where the server does not tell
     scheduled_s: float
     sent_s: float
     arrivals_s: list[float] = field(default_factory=list)
     arrival_tokens: list[int] = field(default_factory=list)
     finished_s: float | None = None
     error: str | None = None
+    outcome: str | None = None  # one of OUTCOMES
+    finish_reason: str | None = None  # as the server wrote it
+    wanted_tokens: int | None = None  # what was asked for
+    reasoning_tokens: int | None = None  # of the output tokens, those that were thoughts
+    token_source: str | None = None  # what the counts rest on: "usage", "usage per chunk", "tokenizer" or "chunks"
+    session: str | None = None  # the session that it is a turn of
 
     @property
     def output_tokens(self) -> int:

@@ -1,5 +1,6 @@
 """A run on disk: whole points only, traces that come back, errors that name the file."""
 
+import gzip
 import json
 
 import pytest
@@ -27,6 +28,29 @@ def test_point_and_trace_come_back(run):
     assert back == [TRACE]
     assert rounded(TRACE) == RequestTrace("r0", 5, 0, 0.0, 0.000001, [0.25, 0.5], [1, 2], 0.5, None)
     assert run.has_point("decode-a-00001-r1") and not run.has_point("decode-a-00003-r1")
+
+
+def test_what_only_a_client_knows_comes_back_and_is_left_out_where_nobody_knew_it(run):
+    served = RequestTrace(
+        "r1", 5, None, 0.0, 0.1, outcome="timed out", error="no end within 600 s", wanted_tokens=8, session="s1"
+    )
+    run.write_point("p", {"order": 0}, [TRACE, served])
+    assert run.trace("p") == [TRACE, served]
+    path = run.path / "traces" / "p.jsonl.gz"
+    first, second = map(json.loads, gzip.decompress(path.read_bytes()).splitlines())
+    assert "outcome" not in first and first["error"] is None
+    assert second["outcome"] == "timed out" and "token_source" not in second
+    content = path.read_bytes()
+    run.write_point("p", {"order": 0}, [TRACE, served])
+    assert path.read_bytes() == content, "the same trace is the same file, whenever it is written"
+
+
+def test_traces_of_older_runs_are_plain_text(run):
+    run.write_point("p", {"order": 0}, [TRACE])
+    packed = run.path / "traces" / "p.jsonl.gz"
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    assert run.trace("p") == [TRACE]
 
 
 def test_a_point_that_cannot_be_written_leaves_no_file(run):
@@ -58,9 +82,13 @@ def test_errors_name_the_file(run, tmp_path):
     with pytest.raises(UserError, match=r"ceilings\.json: missing"):
         run.read("ceilings")
     run.write_point("p", {"order": 0}, [TRACE])
-    (run.path / "traces" / "p.jsonl").write_text('{"request": "r0"}\n')
-    with pytest.raises(UserError, match=r"p\.jsonl: line 1 is not a request record"):
+    (run.path / "traces" / "p.jsonl.gz").write_bytes(gzip.compress(b'{"request": "r0"}\n'))
+    with pytest.raises(UserError, match=r"p\.jsonl\.gz: line 1 is not a request record"):
         run.trace("p")
+    for broken, reason in ((b"no gzip", "Not a gzipped file"), (gzip.compress(b"{}")[:-4], "not a whole trace")):
+        (run.path / "traces" / "p.jsonl.gz").write_bytes(broken)
+        with pytest.raises(UserError, match=rf"p\.jsonl\.gz: {reason}"):
+            run.trace("p")
 
 
 def test_lock_is_free_again_after_the_block(run):

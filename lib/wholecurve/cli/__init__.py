@@ -12,7 +12,9 @@ from wholecurve.errors import UserError
 
 # What the analysis half installs without.
 _ENGINE_PACKAGES = {"torch", "triton", "transformers", "tokenizers", "safetensors", "gguf", "ml_dtypes"}
-_ENGINE_PACKAGES |= {"starlette", "uvicorn", "httptools", "orjson", "prometheus_client", "jinja2", "xgrammar"}
+_ENGINE_PACKAGES |= {"starlette", "uvicorn", "httptools", "prometheus_client", "jinja2", "xgrammar"}
+_EXTRAS = dict.fromkeys(_ENGINE_PACKAGES, "engine") | dict.fromkeys(("aiohttp", "orjson", "uvloop"), "serving")
+_EXTRAS |= {"ray": "cluster"}
 
 
 def main() -> None:
@@ -23,9 +25,9 @@ def main() -> None:
         message = str(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _ENGINE_PACKAGES:
+        if package not in _EXTRAS:
             raise
-        message = f"this command needs the package {package}: pip install 'wholecurve[engine]'"
+        message = f"this command needs the package {package}: pip install 'wholecurve[{_EXTRAS[package]}]'"
     else:
         return
     print(f"wholecurve: {message}", file=sys.stderr)

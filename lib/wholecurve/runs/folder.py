@@ -1,4 +1,4 @@
-"""A run on disk: `plan.json`, `provenance.json`, `points/*.json`, `traces/*.jsonl`, and what was found on the way.
+"""A run on disk: `plan.json`, `provenance.json`, `points/*.json`, `traces/*.jsonl.gz`, and what was found on the way.
 
 A point exists when its file in `points/` exists; its trace is written before it. Both appear whole or not at all, so a
 killed study loses at most the point that it was measuring.
@@ -6,7 +6,9 @@ killed study loses at most the point that it was measuring.
 
 import dataclasses
 import fcntl
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +17,13 @@ import pandas as pd
 
 from wholecurve.curves.metrics import RequestTrace
 from wholecurve.errors import UserError
-from wholecurve.files import read_json, write_json, write_text
+from wholecurve.files import read_json, write_bytes, write_json
 
-_TRACE_FIELDS = [field.name for field in dataclasses.fields(RequestTrace)]
+_TRACE_FIELDS = {field.name for field in dataclasses.fields(RequestTrace)}
+# Those that only a client of a server knows are left out of a record where nobody knew them.
+_OPTIONAL_FIELDS = {
+    "outcome", "finish_reason", "wanted_tokens", "reasoning_tokens", "token_source", "session"
+}  # fmt: skip
 
 
 class RunFolder:
@@ -71,8 +77,9 @@ class RunFolder:
 
     def write_point(self, point_id: str, row: dict, requests: Sequence[RequestTrace]) -> None:
         """Write the trace, then the point."""
-        lines = [json.dumps(dataclasses.asdict(request), allow_nan=False) for request in requests]
-        write_text(self.path / "traces" / f"{point_id}.jsonl", "\n".join(lines) + "\n")
+        text = "".join(json.dumps(_record(request), allow_nan=False) + "\n" for request in requests)
+        # Without the time of writing, the same trace is the same file.
+        write_bytes(self.path / "traces" / f"{point_id}.jsonl.gz", gzip.compress(text.encode(), mtime=0))
         write_json(self.path / "points" / f"{point_id}.json", row)
 
     def point_ids(self) -> list[str]:
@@ -87,14 +94,16 @@ class RunFolder:
 
     def trace(self, point_id: str) -> list[RequestTrace]:
         """The requests of one point."""
-        path = self.path / "traces" / f"{point_id}.jsonl"
-        if not path.exists():
-            raise UserError(f"{path}: missing")
+        path = self.path / "traces" / f"{point_id}.jsonl.gz"
+        plain = path.with_suffix("")  # as older runs have it
+        if plain.exists() and not path.exists():
+            path = plain
         requests = []
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(_lines(path), start=1):
             try:
                 record = json.loads(line)
-                requests.append(RequestTrace(**{name: record[name] for name in _TRACE_FIELDS}))
+                known = _TRACE_FIELDS - (_OPTIONAL_FIELDS - set(record))
+                requests.append(RequestTrace(**{name: record[name] for name in known}))
             except (json.JSONDecodeError, KeyError, TypeError) as error:
                 raise UserError(f"{path}: line {number} is not a request record ({error})") from None
         return requests
@@ -115,6 +124,22 @@ class RunFolder:
                 for leftover in folder.glob(".*.partial"):
                     leftover.unlink()
             yield
+
+
+def _record(request: RequestTrace) -> dict:
+    record = dataclasses.asdict(request)
+    return {name: value for name, value in record.items() if value is not None or name not in _OPTIONAL_FIELDS}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        content = path.read_bytes()
+        return (gzip.decompress(content) if path.suffix == ".gz" else content).decode().splitlines()
+    except OSError as error:  # bad gzip data is one as well
+        reason = "missing" if isinstance(error, FileNotFoundError) else error.strerror or str(error)
+        raise UserError(f"{path}: {reason}") from None
+    except (EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a whole trace ({error})") from None
 
 
 def rounded(request: RequestTrace) -> RequestTrace:

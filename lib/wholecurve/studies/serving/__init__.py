@@ -1,0 +1,1 @@
+"""Engines under load: real servers, real workloads, one client for all of them."""

@@ -1,0 +1,1 @@
+"""One request to a server that speaks the OpenAI API, from its body to its trace."""

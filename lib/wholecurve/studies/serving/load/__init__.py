@@ -1,0 +1,1 @@
+"""How requests are set going: closed and open loops, sessions, several processes."""

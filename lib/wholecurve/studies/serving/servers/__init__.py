@@ -1,0 +1,1 @@
+"""Contenders as servers: started, checked, watched and stopped, or already running."""
