@@ -21,7 +21,8 @@ from wholecurve.figures.tables import (
 )
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import above_bound, run_bounds
-from wholecurve.runs.provenance import hardware_line
+from wholecurve.runs.provenance import hardware_line, model_line
+from wholecurve.serving_report import print_serving
 from wholecurve.terminal import print_frame
 
 
@@ -59,6 +60,9 @@ def print_agreement(console: Console, run: RunFolder) -> None:
     if not run.has("agreement"):
         return
     for name, found in run.read("agreement").items():
+        if not found.get("checked", True):
+            console.print(f"[bold]Agrees[/]   {escape(name)}: not checked, {escape(found['why'])}")
+            continue
         console.print(
             f"[bold]Agrees[/]   {escape(name)}: {found['best_share']:.1%} of {found['tokens']} greedy tokens are the "
             f"float32 reference's best, the worst lies {found['max_gap']:.2f} logits below it"
@@ -76,7 +80,7 @@ def print_idle(console: Console, points: pd.DataFrame) -> None:
     """Contenders that used the processor while they had nothing to do, and were stopped for it."""
     shares: dict[str, list[float]] = {}
     for row in points.itertuples():
-        idle = row.settings.get("idle", {})
+        idle = row.settings.get("idle") or {}
         if idle.get("stopped"):
             shares.setdefault(row.contender, []).append(idle["cpu_share"])
     for name, found in shares.items():
@@ -84,6 +88,12 @@ def print_idle(console: Console, points: pd.DataFrame) -> None:
             f"[bold]Idle[/]     {escape(name)} used up to {max(found):.0%} of a core while waiting, so it was stopped "
             "(SIGSTOP) while others were measured"
         )
+
+
+def print_faults(console: Console, run: RunFolder) -> None:
+    """What went wrong while a serving study ran, in the order in which it did."""
+    for fault in run.read("faults")["faults"] if run.has("faults") else []:
+        console.print(f"[red]fault:[/] {escape(fault['point'])}: {escape(fault['what'])}")
 
 
 def print_comparison(console: Console, comparison: Comparison, control: bool = False) -> None:
@@ -103,7 +113,7 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
     """The whole report of a run."""
     plan, points = run.plan["plan"], run.points()
     console.print(
-        f"\n[bold]{escape(run.path.name)}[/]: {escape(plan['model'])}, {plan['dtype']}, "
+        f"\n[bold]{escape(run.path.name)}[/]: {escape(model_line(plan))}, "
         f"{len(points)} points, begun {run.provenance['started']}"
     )
     print_ceilings(console, run)
@@ -112,7 +122,10 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
     if points.empty:
         console.print("no point is finished yet")
         return
+    print_faults(console, run)
     print_idle(console, points)
+    if run.plan["plan"].get("kind") == "serving":
+        print_serving(console, run, points)
     decode, batch, prefill = (points[points["workload"] == name] for name in ("decode", "batch", "prefill"))
     if len(batch):
         title = "Race: all requests start together; median (range over repeats)"
@@ -129,7 +142,7 @@ def print_run(console: Console, run: RunFolder, figures: list[Path] | None = Non
     for sentence in above_bound(run):
         console.print(f"[red]error:[/] {escape(sentence)}; the ceilings were measured too low, or the point is wrong")
     controls = control_names(run)
-    for workload in ("decode", "batch", "prefill"):
+    for workload in ("decode", "batch", "prefill", "serving", "agents"):
         for comparison in comparisons(run, workload):
             print_comparison(console, comparison, control=comparison.b.name in controls)
     console.print(

@@ -34,7 +34,7 @@ class RequestTrace:
     """
 
     request: str
-    prompt_tokens: int
+    prompt_tokens: int | None  # None where neither the server nor the prompt tells
     cached_tokens: int | None  # prompt tokens that a cache gave; None where the server does not tell
     scheduled_s: float
     sent_s: float

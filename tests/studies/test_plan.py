@@ -4,6 +4,7 @@ import pytest
 
 from wholecurve.errors import UserError
 from wholecurve.studies import plan as plan_module
+from wholecurve.studies import plan_file
 from wholecurve.studies.plan import read_plan
 
 
@@ -88,7 +89,7 @@ def test_hash_follows_content_and_harness_version(plan_document, write_plan, mon
 def test_auto_becomes_the_native_type_before_the_plan_is_hashed(
     plan_document, write_plan, monkeypatch, features, dtype
 ):
-    monkeypatch.setattr(plan_module, "hardware", lambda: {"cpu_features": features})
+    monkeypatch.setattr(plan_file, "hardware", lambda: {"cpu_features": features})
     plan = read_plan(write_plan({**plan_document, "dtype": "auto"}))
     assert plan.dtype == dtype
     assert plan == read_plan(write_plan({**plan_document, "dtype": dtype}, "explicit.yaml"))

@@ -6,14 +6,16 @@ Every command imports what it needs when it runs, so that `--help` and `compare`
 import sys
 
 # each registers its commands
-from wholecurve.cli import analysis, engine, kernels, peers, serving, steps, studies  # noqa: F401
+from wholecurve.cli import analysis, card, client, engine, kernels, load, peers, serving, steps, studies  # noqa: F401
 from wholecurve.cli.app import app
 from wholecurve.errors import UserError
 
 # What the analysis half installs without.
 _ENGINE_PACKAGES = {"torch", "triton", "transformers", "tokenizers", "safetensors", "gguf", "ml_dtypes"}
-_ENGINE_PACKAGES |= {"starlette", "uvicorn", "httptools", "prometheus_client", "jinja2", "xgrammar"}
-_EXTRAS = dict.fromkeys(_ENGINE_PACKAGES, "engine") | dict.fromkeys(("aiohttp", "orjson", "uvloop"), "serving")
+_ENGINE_PACKAGES |= {"starlette", "uvicorn", "prometheus_client", "jinja2", "xgrammar"}
+_EXTRAS = dict.fromkeys(_ENGINE_PACKAGES, "engine") | dict.fromkeys(
+    ("aiohttp", "httptools", "orjson", "uvloop"), "serving"
+)
 _EXTRAS |= {"ray": "cluster"}
 
 

@@ -17,24 +17,22 @@ def study(
     out: Annotated[Path | None, typer.Option(help="Run folder; data/runs/<name>-<hash> when not given.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure anew into a new folder with today's time.")] = False,
 ) -> None:
-    """Measure what a plan says, or go on where a killed study stopped, and report."""
+    """Measure what a plan says, engines or servers under load; go on where a killed study stopped; report."""
     from datetime import datetime
 
     from wholecurve.figures.run_figures import save_run_figures
     from wholecurve.report import print_run
-    from wholecurve.studies.plan import read_plan
+    from wholecurve.studies.kinds import read_study_plan, study_of
     from wholecurve.studies.replay import run_name
 
-    checked = read_plan(plan)
+    checked = read_study_plan(plan)
     folder = out or Path("data/runs") / run_name(checked)
     if fresh:
         folder = folder.with_name(f"{folder.name}-{datetime.now():%Y%m%d-%H%M%S}")
-    from wholecurve.studies.study import Study
-
     terminal = console()
     before = folder.exists()
     try:
-        run = Study(checked, folder).run()
+        run = study_of(checked, folder).run()
     except KeyboardInterrupt:
         raise UserError(f"stopped; finished points are kept in {folder}, the same command goes on from there") from None
     figures = save_run_figures(run, folder / "figures")

@@ -11,6 +11,8 @@ from wholecurve.curves.frontier_compare import FrontierComparison, compare_front
 from wholecurve.curves.interpolate import ParametricCurve
 from wholecurve.curves.leave_one_out import leave_one_out, leave_one_out_table
 from wholecurve.curves.metrics import RequestTrace, percentile, reduce_batch, reduce_prefill, reduce_trace
+from wholecurve.curves.serving_metrics import reduce_serving
+from wholecurve.curves.slo import Slo
 from wholecurve.curves.summaries import summarise
 from wholecurve.curves.tables import (
     direct_table,
@@ -31,6 +33,7 @@ __all__ = [
     "ParametricCurve",
     "RequestSample",
     "RequestTrace",
+    "Slo",
     "best_baseline_table",
     "capacity_gain",
     "compare",
@@ -48,6 +51,7 @@ __all__ = [
     "percentile",
     "reduce_batch",
     "reduce_prefill",
+    "reduce_serving",
     "reduce_trace",
     "same_speed_table",
     "same_throughput_table",

@@ -12,7 +12,8 @@ from wholecurve.errors import UserError
 # Columns of the input that a curve keeps: what the gates look at and what a comparison states.
 KEPT = (
     *("devices", "device_kind", "source", "window", "speed_from", "model", "precision", "hardware", "configuration"),
-    *("occupancy", "achieved_concurrency", "n_failed", "n_completed", "cache_hit_rate", "client_lag_ms"),
+    *("occupancy", "achieved_concurrency", "achieved_sessions", "n_failed", "n_completed"),
+    *("cache_hit_rate", "client_lag_ms"),
     *("mean_input_tokens", "mean_output_tokens", "power_w_per_device"),
     *(f"{name}_{part}_ms" for name in ("ttft", "tpot", "e2e") for part in ("p50", "p90", "p99")),
 )

@@ -72,36 +72,57 @@ def reduce_trace(
     steady, full = steady_window(requests, concurrency), full_window(requests)
     # A steady window that no content reached says nothing about throughput; the full run then speaks.
     window = steady if steady is not None and tokens_in(done, steady) else full
-    tpot = [r.tpot_s for r in done]
-    speed = _inverse(percentile(tpot, 50))
-    throughput = _rate(tokens_in(done, window), window)
+    throughput = rate(tokens_in(done, window), window)
+    speeds = speed_metrics(done)
+    speed = speeds["decode_speed_tok_per_s"]
     tokens = sum(r.output_tokens for r in done)
-    per_token = [r.e2e_s / r.output_tokens for r in done]
     return {
         "load_kind": "concurrency",
         "load": concurrency,
         "devices": devices,
         "device_kind": device_kind,
-        "decode_speed_tok_per_s": speed,
-        "decode_speed_p90_tok_per_s": _inverse(percentile(tpot, 90)),
-        "e2e_speed_p50_tok_per_s": _inverse(percentile(per_token, 50)),
-        "e2e_speed_p90_tok_per_s": _inverse(percentile(per_token, 90)),
+        **speeds,
         "output_throughput_tok_per_s": throughput,
         "window": "full" if window is full else "steady",
         "window_s": window[1] - window[0],
-        "output_throughput_full_tok_per_s": _rate(tokens, full),
+        "output_throughput_full_tok_per_s": rate(tokens, full),
         "full_window_s": full[1] - full[0],
-        **_latencies("ttft", [r.ttft_s for r in done]),
-        **_latencies("tpot", tpot),
-        **_latencies("e2e", [r.e2e_s for r in done]),
+        **latency_metrics(done),
         "n_completed": len(done),
         "n_failed": len(requests) - len(done),
         "output_tokens": tokens,
-        "tokens_per_chunk": tokens / sum(n > 0 for r in done for n in r.arrival_tokens) if done else None,
+        "tokens_per_chunk": tokens_per_chunk(done),
         "occupancy": throughput / (concurrency * speed) if throughput and speed else None,
         "achieved_concurrency": mean_in_flight(requests, window),
         "client_lag_ms": 1e3 * float(np.median([r.sent_s - r.scheduled_s for r in requests])),
     }
+
+
+def speed_metrics(done: Sequence[RequestTrace]) -> dict[str, float | None]:
+    """Decode speed and E2E-normalised speed of completed requests [tok/s/user], p50 and p90 of the slow side."""
+    tpot = [r.tpot_s for r in done]
+    per_token = [r.e2e_s / r.output_tokens for r in done]
+    return {
+        "decode_speed_tok_per_s": inverse(percentile(tpot, 50)),
+        "decode_speed_p90_tok_per_s": inverse(percentile(tpot, 90)),
+        "e2e_speed_p50_tok_per_s": inverse(percentile(per_token, 50)),
+        "e2e_speed_p90_tok_per_s": inverse(percentile(per_token, 90)),
+    }
+
+
+def latency_metrics(done: Sequence[RequestTrace]) -> dict[str, float | None]:
+    """TTFT, TPOT and E2E of completed requests in ms, each as p50, p90 and p99 where there are enough of them."""
+    return {
+        **latencies("ttft", [r.ttft_s for r in done]),
+        **latencies("tpot", [r.tpot_s for r in done]),
+        **latencies("e2e", [r.e2e_s for r in done]),
+    }
+
+
+def tokens_per_chunk(done: Sequence[RequestTrace]) -> float | None:
+    """Content tokens over chunks with content: 1 where every token comes alone, more with speculation."""
+    chunks = sum(n > 0 for r in done for n in r.arrival_tokens)
+    return sum(r.output_tokens for r in done) / chunks if chunks else None
 
 
 def reduce_prefill(
@@ -141,7 +162,7 @@ def reduce_prefill(
         "input_throughput_full_tok_per_s": sum(new) / sum(ttft) if done else None,
         "window": "full",
         "window_s": sum(ttft) if done else None,
-        **_latencies("ttft", ttft),
+        **latencies("ttft", ttft),
         "n_completed": len(done),
         "n_failed": len(requests) - len(done),
         "input_tokens": sum(new),
@@ -198,19 +219,17 @@ def reduce_batch(
         "devices": devices,
         "device_kind": device_kind,
         "decode_speed_tok_per_s": speed,
-        "decode_speed_p90_tok_per_s": _inverse(percentile([1 / s if s else None for s in speeds], 90)),
+        "decode_speed_p90_tok_per_s": inverse(percentile([1 / s if s else None for s in speeds], 90)),
         "output_throughput_tok_per_s": throughput,
         "window": "decode phase",
         "window_s": sum(windows),
         "output_throughput_full_tok_per_s": tokens / full if tokens else None,
         "full_window_s": full,
-        **_latencies("ttft", [r.ttft_s for r in done]),
-        **_latencies("tpot", [r.tpot_s for r in done]),
-        **_latencies("e2e", [r.e2e_s for r in done]),
+        **latency_metrics(done),
         "n_completed": len(done),
         "n_failed": len(requests) - len(done),
         "output_tokens": tokens,
-        "tokens_per_chunk": tokens / sum(n > 0 for r in done for n in r.arrival_tokens) if done else None,
+        "tokens_per_chunk": tokens_per_chunk(done),
         "occupancy": throughput / (concurrency * speed) if throughput and speed else None,
         "client_lag_ms": 1e3 * float(np.median([r.sent_s - r.scheduled_s for r in requests])),
     }
@@ -240,14 +259,17 @@ def _check(requests: Sequence[RequestTrace], load_name: str, load: int, devices:
         r.check()
 
 
-def _latencies(name: str, seconds: Sequence[float | None]) -> dict[str, float | None]:
+def latencies(name: str, seconds: Sequence[float | None]) -> dict[str, float | None]:
+    """{name}_p50_ms, _p90_ms and _p99_ms of values in seconds; None where `percentile` gives none."""
     found = {q: percentile(seconds, q) for q in (50, 90, 99)}
     return {f"{name}_p{q}_ms": None if value is None else 1e3 * value for q, value in found.items()}
 
 
-def _inverse(value: float | None) -> float | None:
+def inverse(value: float | None) -> float | None:
+    """1/value; None where there is none."""
     return 1 / value if value else None
 
 
-def _rate(tokens: int, window: tuple[float, float]) -> float | None:
+def rate(tokens: int, window: tuple[float, float]) -> float | None:
+    """Tokens per second of a window; None without tokens or without time."""
     return tokens / (window[1] - window[0]) if tokens and window[1] > window[0] else None

@@ -98,7 +98,7 @@ def throughput_vs_concurrency(
 
 def draw_against_load(
     points: pd.DataFrame,
-    throughput: pd.Series,
+    values: pd.Series,
     ax: Axes | None,
     *,
     bound: pd.DataFrame | None,
@@ -107,9 +107,10 @@ def draw_against_load(
     colours: Mapping[str, str] | None,
     x_label: str,
     y_label: str,
+    better: str = "up is better ↑",
 ) -> Axes:
-    """Draw a throughput against the load (log2) with a dashed bound if given: for decode and prefill."""
-    series = build_series(points, points["load"], throughput, control, colours)
+    """Draw a number of every point against the load (log2), with a dashed bound if given."""
+    series = build_series(points, points["load"], values, control, colours)
     bounds = bound_lines(bound, bound_column)
     with drawing(ax) as ax:
         ax.set_xlabel(x_label)
@@ -123,7 +124,7 @@ def draw_against_load(
         obstacles = obstacles_of(ax, series)
         extra = draw_bounds(ax, bounds, bound_column, obstacles)
         key = key_text(series, absent_contenders(points, series)) + ("  ·  dashed: model (roofline)" if bounds else "")
-        write_key(ax, key, "up is better ↑")
+        write_key(ax, key, better)
         place_labels(ax, name_labels(ax, series) + extra, obstacles)
     return ax
 

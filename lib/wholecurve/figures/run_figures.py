@@ -1,7 +1,6 @@
 """The figures of one run: its curves, and the multipliers between its first contender and the others."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -13,24 +12,19 @@ from wholecurve.figures.curve import throughput_vs_concurrency, throughput_vs_sp
 from wholecurve.figures.matched import matched_points
 from wholecurve.figures.multipliers import multiplier_plot
 from wholecurve.figures.prefill import prefill_throughput
+from wholecurve.figures.race import race_of
+from wholecurve.figures.run_figure import RunFigure
 from wholecurve.figures.save import save_figure
+from wholecurve.figures.series import LOAD_NOUNS
+from wholecurve.figures.serving_run import measured_points, serving_figures
 from wholecurve.files import slug
 from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import run_bounds
-from wholecurve.runs.provenance import hardware_line
+from wholecurve.runs.provenance import hardware_line, model_line
 from wholecurve.runs.requests import run_requests
 
-
-@dataclass(frozen=True)
-class RunFigure:
-    """What `save_figure` needs to write one figure."""
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    make: Callable
-    data: pd.DataFrame
+# Workloads whose points keep the requests behind them, as the second level of the bootstrap needs them.
+_WITH_REQUESTS = ("decode", "serving", "agents")
 
 
 def control_names(run: RunFolder) -> list[str]:
@@ -41,34 +35,45 @@ def control_names(run: RunFolder) -> list[str]:
 def comparisons(run: RunFolder, workload: str) -> list[Comparison]:
     """The first contender over each other one, in the order of the plan; the A/A controls come last.
 
-    A control of the first contender bounds the noise of the other comparisons.
+    A control of the first contender bounds the noise of the other comparisons. Points where every request failed have
+    neither speed nor throughput and are on no curve. Of serving runs, only closed loops are compared: under an open one
+    throughput is what was asked for.
     """
-    points = run.points()
-    names = [contender["name"] for contender in run.plan["plan"]["contenders"]]
-    controls = control_names(run)
-    present = set(points.loc[points["workload"] == workload, "contender"])
-    ordered = [name for name in names[1:] if name not in controls] + controls
-    if names[0] not in present:
+    race, points = race_of(run), run.points()
+    points = points[points["workload"] == workload]
+    if set(points["load_kind"]) == {"request_rate"}:
         return []
-    requests = {name: run_requests(run, name, workload) for name in present} if workload == "decode" else {}
+    if set(points["load_kind"]) != {"step_tokens"}:
+        points = points.dropna(subset=["decode_speed_tok_per_s", "output_throughput_tok_per_s"])
+    controls, first, present = race.controls, race.ours, set(points["contender"])
+    ordered = [racer.name for racer in race.racers[1:] if racer.name not in controls] + controls
+    if first not in present:
+        return []
+    requests = {}
+    if workload in _WITH_REQUESTS:
+        on_curves = {name: set(zip(own["load"], own["repeat"])) for name, own in points.groupby("contender")}
+        requests = {name: run_requests(run, name, workload, on_curves[name]) for name in present}
 
     def over(name: str, control: Comparison | None) -> Comparison:
-        curves = (Curve.from_points(points, one, workload) for one in (names[0], name))
-        drawn = {"requests_a": requests.get(names[0]), "requests_b": requests.get(name)}
+        curves = (Curve.from_points(points, one, workload) for one in (first, name))
+        drawn = {"requests_a": requests.get(first), "requests_b": requests.get(name)}
         return compare(*curves, control=control, **drawn)
 
-    repeated = {contender["name"]: contender["control_of"] for contender in run.plan["plan"]["contenders"]}
-    again = next((over(name, None) for name in controls if name in present and repeated[name] == names[0]), None)
+    repeated = {racer.name: racer.control_of for racer in race.racers}
+    again = next((over(name, None) for name in controls if name in present and repeated[name] == first), None)
     return [over(name, None if name in controls else again) for name in ordered if name in present]
 
 
 def source_line(run: RunFolder) -> str:
     """Where the numbers of a run come from, for the foot of a figure."""
-    plan, about = run.plan["plan"], run.provenance
-    return (
-        f"wholecurve run {run.path.name}, {about['started'][:10]}, measured (cpu): "
-        f"{hardware_line(about['hardware'])}; {plan['model']}, {plan['dtype']}"
+    plan, about, points = run.plan["plan"], run.provenance, run.points()
+    sources = sorted(set(points["source"])) if len(points) else ["measured (cpu)"]
+    machine = hardware_line(about["hardware"])
+    # Of a server elsewhere only the client's machine is known.
+    where = (
+        f"measured (cpu): {machine}" if sources == ["measured (cpu)"] else f"{', '.join(sources)}; client: {machine}"
     )
+    return f"wholecurve run {run.path.name}, {about['started'][:10]}, {where}; {model_line(plan)}"
 
 
 def _best(points: pd.DataFrame, column: str) -> str:
@@ -148,8 +153,10 @@ def _multiplier_figures(run: RunFolder, points: pd.DataFrame, workload: str = "d
             f"Direct: same concurrency. Same speed: throughput at the speed of {b}. Same throughput: speed at the "
             f"throughput of {b}. Ranges: {ranges}. Whiskers: 95 % intervals over repeats; bands: span of three "
             f"interpolations.",
-            f"Multipliers of {a} over {b} by concurrency of {b}: {ranges}.",
-            lambda ax, comparison=comparison: multiplier_plot(comparison, ax),
+            f"Multipliers of {a} over {b} by {LOAD_NOUNS.get(comparison.a.load_kind, 'load')} of {b}: {ranges}.",
+            lambda ax, comparison=comparison: multiplier_plot(
+                comparison, ax, load_label=LOAD_NOUNS.get(comparison.a.load_kind, "load")
+            ),
             both,
         )
         row = None if b in control_names(run) else _clearest_row(comparison)
@@ -181,6 +188,12 @@ def run_figures(run: RunFolder) -> Iterator[RunFigure]:
     points = run.points()
     if points.empty:
         raise UserError(f"{run.path}: no point is finished yet, so there is nothing to draw")
+    if run.plan["plan"].get("kind") == "serving":
+        yield from serving_figures(run, points)
+        points = measured_points(points)
+        for workload in dict.fromkeys(points["workload"]):
+            yield from _multiplier_figures(run, points, workload)
+        return
     decode, batch, prefill = (
         points[points["workload"] == name].reset_index(drop=True) for name in ("decode", "batch", "prefill")
     )
@@ -198,7 +211,9 @@ def run_figures(run: RunFolder) -> Iterator[RunFigure]:
 
 def figure_data(figure: RunFigure) -> pd.DataFrame:
     """The rows that a figure shows, without the columns that are not numbers of it."""
-    return figure.data.drop(columns=[name for name in ("settings", "worker_started") if name in figure.data])
+    nested = [name for name in figure.data if figure.data[name].map(lambda value: isinstance(value, dict | list)).any()]
+    started = [name for name in ("worker_started", "server_started") if name in figure.data]
+    return figure.data.drop(columns=[*nested, *started])
 
 
 def write_figure(figure: RunFigure, folder: Path, source: str) -> Path:
@@ -212,6 +227,7 @@ def write_figure(figure: RunFigure, folder: Path, source: str) -> Path:
         alt=figure.alt,
         source=source,
         data=figure_data(figure),
+        panels=figure.panels,
     )
     return written["png"]
 

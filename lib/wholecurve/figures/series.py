@@ -40,6 +40,13 @@ class Series:
 # What throughput is divided by, and its unit; "server" is one whose number of devices the source does not say.
 DEVICES = {"gpu": ("per GPU", "tok/s/GPU"), "cpu": ("per machine", "tok/s"), "server": ("per server", "tok/s")}
 
+LOAD_NOUNS = {
+    "concurrency": "concurrency",
+    "step_tokens": "tokens per step",
+    "sessions": "sessions in flight",
+    "request_rate": "sessions started per second",
+}
+
 
 def device_label(points: pd.DataFrame) -> tuple[str, str]:
     """Return ("per GPU", "tok/s/GPU"), ("per machine", "tok/s") or ("per server", "tok/s"); several is a UserError."""
@@ -55,17 +62,15 @@ def window_label(points: pd.DataFrame) -> str:
     """Return ", steady window" or ", full run" (or both) for an axis label, "" where the frame has none."""
     if "window" not in points:
         return ""
-    names = {"steady": "steady window", "full": "full run"}
+    names = {"steady": "steady window", "full": "full run", "arrivals": "while sessions arrive"}
     windows = [names.get(window, str(window)) for window in sorted(set(points["window"].dropna()), reverse=True)]
     return f", {' or '.join(windows)}" if windows else ""
 
 
 def load_noun(points: pd.DataFrame) -> str:
-    """What the loads of a frame count: "concurrency", "tokens per step", or "load" where it does not say."""
+    """What the loads of a frame count, as "concurrency" or "tokens per step"; "load" where it does not say."""
     kinds = set(points["load_kind"]) if "load_kind" in points else set()
-    return {"concurrency": "concurrency", "step_tokens": "tokens per step"}.get(
-        kinds.pop() if len(kinds) == 1 else "", "load"
-    )
+    return LOAD_NOUNS.get(kinds.pop() if len(kinds) == 1 else "", "load")
 
 
 def as_names(control: str | Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from wholecurve.runs import RunFolder
 from wholecurve.runs.bounds import run_bounds
 
 
-def _spread(values: pd.Series, digits: int = 1) -> str:
+def spread_text(values: pd.Series, digits: int = 1) -> str:
     """'41.9 (41.2–42.3)': median and range over repeats; one value alone stands without a range."""
     known = values.dropna()
     if known.empty:
@@ -56,6 +56,7 @@ def agreement_table(run: RunFolder) -> pd.DataFrame:
             "largest gap (logits)": f"{found['max_gap']:.3f}",
         }
         for name, found in run.read("agreement").items()
+        if found.get("checked", True)
     ]
     return pd.DataFrame(rows)
 
@@ -78,7 +79,7 @@ def latency_table(points: pd.DataFrame) -> pd.DataFrame:
         row["requests"] = int(group["n_completed"].sum())
         row["failed"] = int(group["n_failed"].sum())
         rows.append(row)
-    return _by_contender(rows, "concurrency")
+    return by_contender(rows, "concurrency")
 
 
 def decode_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -94,16 +95,16 @@ def decode_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd
             {
                 "contender": name,
                 "concurrency": int(load),
-                "decode speed (tok/s/user)": _spread(group["decode_speed_tok_per_s"]),
-                "throughput (tok/s)": _spread(throughput),
+                "decode speed (tok/s/user)": spread_text(group["decode_speed_tok_per_s"]),
+                "throughput (tok/s)": spread_text(throughput),
                 "of bound": _share(throughput.median(), limit.get(load)),
-                "TTFT p50 (ms)": _spread(group["ttft_p50_ms"], 0),
-                "occupancy": _spread(group["occupancy"], 2),
+                "TTFT p50 (ms)": spread_text(group["ttft_p50_ms"], 0),
+                "occupancy": spread_text(group["occupancy"], 2),
                 "window": "/".join(sorted(group["window"].unique())),
                 "n": len(group),
             }
         )
-    return _by_contender(rows, "concurrency")
+    return by_contender(rows, "concurrency")
 
 
 def batch_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -119,15 +120,15 @@ def batch_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> pd.
             {
                 "contender": name,
                 "concurrency": int(load),
-                "decode throughput (tok/s)": _spread(throughput),
+                "decode throughput (tok/s)": spread_text(throughput),
                 "of bound": _share(throughput.median(), limit.get(load)),
-                "decode speed (tok/s/user)": _spread(group["decode_speed_tok_per_s"]),
-                "end to end (tok/s)": _spread(group["output_throughput_full_tok_per_s"]),
-                "TTFT p50 (ms)": _spread(group["ttft_p50_ms"], 0),
+                "decode speed (tok/s/user)": spread_text(group["decode_speed_tok_per_s"]),
+                "end to end (tok/s)": spread_text(group["output_throughput_full_tok_per_s"]),
+                "TTFT p50 (ms)": spread_text(group["ttft_p50_ms"], 0),
                 "n": len(group),
             }
         )
-    return _by_contender(rows, "concurrency")
+    return by_contender(rows, "concurrency")
 
 
 def memory_table(points: pd.DataFrame) -> pd.DataFrame:
@@ -143,7 +144,7 @@ def memory_table(points: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             {
                 "contender": name,
-                "loaded (MiB)": _spread(group.drop_duplicates("repeat")["loaded_rss_bytes"] / 2**20, 0),
+                "loaded (MiB)": spread_text(group.drop_duplicates("repeat")["loaded_rss_bytes"] / 2**20, 0),
                 "highest (MiB)": f"{highest['peak_rss_bytes'] / 2**20:,.0f}",
                 "at": f"{highest['workload']} {highest['load']:g}",
             }
@@ -180,17 +181,18 @@ def prefill_table(points: pd.DataFrame, bounds: pd.DataFrame | None = None) -> p
             {
                 "contender": name,
                 "tokens per step": int(load),
-                "input throughput (tok/s)": _spread(throughput, 0),
+                "input throughput (tok/s)": spread_text(throughput, 0),
                 "of bound": _share(throughput.median(), limit.get(load)),
-                "TTFT p50 (ms)": _spread(group["ttft_p50_ms"], 0),
+                "TTFT p50 (ms)": spread_text(group["ttft_p50_ms"], 0),
                 "cached tokens": int(group["cached_input_tokens"].sum()),
                 "n": len(group),
             }
         )
-    return _by_contender(rows, "tokens per step")
+    return by_contender(rows, "tokens per step")
 
 
-def _by_contender(rows: list[dict], load: str) -> pd.DataFrame:
+def by_contender(rows: list[dict], load: str) -> pd.DataFrame:
+    """Rows of a table as a frame, sorted by contender and by the column of the load."""
     return pd.DataFrame(rows).sort_values(["contender", load], ignore_index=True)
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PACKAGES = ["wholecurve", "torch", "triton", "transformers", "tokenizers", "openvino", "openvino-genai", "numpy"]
+_PACKAGES += ["aiohttp", "uvloop", "orjson"]  # the client of servers
 
 
 def usable_cores() -> int:
@@ -29,6 +30,16 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         return None
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that new processes can have without any of the others being pushed out; None where nobody tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    values = dict(line.split(":", 1) for line in lines if ":" in line)
+    return 1024 * int(values["MemAvailable"].split()[0]) if "MemAvailable" in values else None
 
 
 def _nvidia_gpus() -> list[dict]:
@@ -74,6 +85,12 @@ def hardware_line(machine: dict) -> str:
         parts.append(f"{memory / 2**30:.1f} GiB")
     gpus = [gpu["name"] for gpu in machine.get("gpus", [])]
     return ", ".join([*parts, " + ".join(gpus) if gpus else "no GPU"])
+
+
+def model_line(plan: dict) -> str:
+    """`smollm2-135m-instruct, bfloat16`; of servers that ran already, what the plan knows of their model."""
+    known = [part for part in (plan["model"], plan["dtype"]) if part is not None]
+    return ", ".join(known) or "the model that the server has"
 
 
 def package_versions(names: list[str] | None = None) -> dict[str, str]:

@@ -5,13 +5,11 @@ import json
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from wholecurve.errors import UserError
-from wholecurve.files import slug
-from wholecurve.runs.provenance import hardware
+from wholecurve.studies.contender_names import check_contenders
 from wholecurve.studies.contenders.options import parse_options
+from wholecurve.studies.plan_file import read_document, validated
 from wholecurve.studies.plan_parts import (
     AgreementPlan,
     BatchPlan,
@@ -45,23 +43,7 @@ class Plan(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Plan":
-        names = [contender.name for contender in self.contenders]
-        if doubled := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"contenders: the name {doubled[0]!r} is used twice")
-        # Points are files named by the contender: two names that become one file would pass for each other's points.
-        slugs = [slug(name) for name in names]
-        for name, as_file in zip(names, slugs):
-            if not as_file or slugs.count(as_file) > 1:
-                raise ValueError(f"contenders: the name {name!r} is not distinct from the others as a file name")
-        engines = {contender.name: contender.engine for contender in self.contenders}
-        for contender in self.contenders:
-            if contender.control_of is not None and engines.get(contender.control_of) != contender.engine:
-                raise ValueError(
-                    f"contenders: control_of {contender.control_of!r} of {contender.name!r} must name another "
-                    f"contender with the same engine"
-                )
-            if contender.control_of == contender.name:
-                raise ValueError(f"contenders: {contender.name!r} cannot be its own control")
+        check_contenders(self.contenders, "engine")
         if self.decode is None and self.prefill is None and self.batch is None:
             raise ValueError("decode, prefill, batch: at least one of them must be there")
         for where, values in self._level_lists():
@@ -178,40 +160,9 @@ class Plan(Strict):
         }
 
 
-def _first_error(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        message = "unknown field"
-    elif first["type"] != "missing" and where and not isinstance(first["input"], dict):
-        message += f" (it is {first['input']!r})"
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{where + ': ' if where else ''}{message}{more}"
-
-
-def native_dtype(cpu_features: list[str]) -> str:
-    """ "bfloat16" where the CPU multiplies it natively, else "float32": emulated bfloat16 is slower than float32."""
-    return "bfloat16" if {"avx512_bf16", "amx_bf16"} & set(cpu_features) else "float32"
-
-
 def read_plan(path: Path) -> Plan:
     """Read and validate a YAML plan; UserError names the file, the field and what is wrong with it.
 
     `dtype: auto` becomes the type that this machine's CPU multiplies natively, before the plan is hashed.
     """
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such plan file") from None
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: not a YAML file ({reason})") from None
-    if isinstance(document, dict) and document.get("dtype") == "auto":
-        document["dtype"] = native_dtype(hardware()["cpu_features"])
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: a plan is a mapping of fields, this file holds {type(document).__name__}")
-    try:
-        return Plan.model_validate(document)
-    except ValidationError as error:
-        raise UserError(f"{path}: {_first_error(error)}") from None
+    return validated(Plan, read_document(path), path)

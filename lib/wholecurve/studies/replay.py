@@ -5,7 +5,7 @@ from pathlib import Path
 
 from wholecurve.errors import UserError
 from wholecurve.runs import RunFolder
-from wholecurve.studies.plan import read_plan
+from wholecurve.studies.kinds import read_study_plan, study_of
 
 
 def project_root() -> Path:
@@ -30,10 +30,8 @@ def open_run(recorded: str, plan: str) -> RunFolder:
     root = project_root()
     if not is_measuring():
         return RunFolder.open(root / "data" / "runs" / recorded)
-    from wholecurve.studies.study import Study
-
-    checked = read_plan(root / "plans" / f"{plan}.yaml")
-    return Study(checked, root / "data" / "runs" / run_name(checked)).run()
+    checked = read_study_plan(root / "plans" / f"{plan}.yaml")
+    return study_of(checked, root / "data" / "runs" / run_name(checked)).run()
 
 
 def run_name(plan) -> str:

@@ -12,11 +12,10 @@ from wholecurve.files import read_json
 from wholecurve.models.config import config_from_hf
 from wholecurve.models.resolve import resolve
 from wholecurve.runs import RunFolder, provenance
-from wholecurve.runs.ceilings import FIRST, rounds_of, with_round
 from wholecurve.studies.agreement import judged, require_agreement
+from wholecurve.studies.ceiling_rounds import AFTER, before_repeat, measure_round
 from wholecurve.studies.idle import stop_what_spins
 from wholecurve.studies.plan import Plan
-from wholecurve.studies.process import WorkerProcess
 from wholecurve.studies.protocol import PointSpec, schedule
 from wholecurve.studies.session import Bench, Reference, Session, require_available
 from wholecurve.studies.tuning import tune
@@ -49,7 +48,7 @@ class Study:
             missing = [point for point in points if not run.has_point(point.point_id)]
             if missing:
                 self._sessions(run, missing, done=len(points) - len(missing))
-                self._ceilings(run, "after the last point")
+                measure_round(run, AFTER, self.plan.dtype, self.threads)
         return run
 
     def _require_same_machine(self, run: RunFolder) -> None:
@@ -58,20 +57,12 @@ class Study:
             raise UserError(f"{run.path}: was begun on another machine ({then}); this is {now}; choose another --out")
 
     def _sessions(self, run: RunFolder, missing: list[PointSpec], done: int) -> None:
-        self._ceilings(run, FIRST)
+        measure_round(run, before_repeat(1), self.plan.dtype, self.threads)
         with tqdm(total=done + len(missing), initial=done, unit="point", dynamic_ncols=True) as progress:
             settings = tune(self.bench, run, progress.set_postfix_str)
             for repeat in sorted({point.repeat for point in missing}):
-                self._ceilings(run, FIRST if repeat == 1 else f"before repeat {repeat}")
+                measure_round(run, before_repeat(repeat), self.plan.dtype, self.threads)
                 self._repeat(run, [point for point in missing if point.repeat == repeat], settings, progress)
-
-    def _ceilings(self, run: RunFolder, when: str) -> None:
-        """Measure the machine's ceilings, once at each time: a shared machine has other ones an hour later."""
-        known = run.read("ceilings") if run.has("ceilings") else None
-        if known is None or when not in [found["when"] for found in rounds_of(known)]:
-            with self._worker("ceilings", run) as worker:
-                found = worker.ask("ceilings", dtype=self.plan.dtype, threads=self.threads)
-            run.write("ceilings", with_round(known, found, when))
 
     def _repeat(self, run: RunFolder, points: list[PointSpec], settings: dict[str, dict], progress: tqdm) -> None:
         """Fresh workers for the contenders that still have points in this repeat, then those points in order."""
@@ -93,9 +84,6 @@ class Study:
                 about = {"worker_started": started, "settings": {**session.described, "idle": idle[point.contender]}}
                 self._measure(run, point, session, about)
                 progress.update()
-
-    def _worker(self, label: str, run: RunFolder) -> WorkerProcess:
-        return WorkerProcess(label, run.path / "logs" / f"{label}.log", self.threads)
 
     def _check_agreement(self, run: RunFolder, sessions: dict[str, Session], progress: tqdm) -> None:
         """Score each contender's greedy answers once per study; a resumed study does not ask again."""

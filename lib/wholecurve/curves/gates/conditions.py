@@ -17,8 +17,8 @@ _STATED = ("model", "precision", "hardware")
 _DEFINITIONS = {"speed_from": "decode speed is computed from", "window": "throughput is over"}
 _PRECISIONS = {"bf16": "bfloat16", "f16": "float16", "fp16": "float16", "half": "float16", "f32": "float32"}
 _PRECISIONS |= {"fp32": "float32", "float8": "fp8", "float8_e4m3fn": "fp8"}
-# A steady window and a full run measure the same rate, with and without ramp; the decode phase leaves prefill out.
-_WHOLE_RUN = {"steady": "the run", "full": "the run"}
+# These measure the same rate, with and without ramp and drain; the decode phase leaves prefill out.
+_WHOLE_RUN = {"steady": "the run", "full": "the run", "arrivals": "the run"}
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,9 @@ def _load_is_requests(curve: Curve) -> bool:
 
 
 def _littles_law(label: str, curve: Curve) -> list[str] | None:
-    achieved = _numbers(curve, "achieved_concurrency")
-    if not _load_is_requests(curve) or achieved.isna().all():
+    sessions = curve.load_kind == "sessions"
+    achieved = _numbers(curve, "achieved_sessions" if sessions else "achieved_concurrency")
+    if not (sessions or _load_is_requests(curve)) or achieved.isna().all():
         return None
     share = (achieved / curve.points["load"]).groupby(curve.points["load"]).median()
     off = share[(share < LITTLE_LOW) | (share > LITTLE_HIGH)]
@@ -85,9 +86,9 @@ def _littles_law(label: str, curve: Curve) -> list[str] | None:
         return []
     worst = (off - 1).abs().idxmax()
     return [
-        f"{label} kept {off[worst] * worst:.3g} requests in flight at load {worst:g} (off at load "
-        f"{values_text(off.index)}): sum of E2E over the window is not the concurrency that was set, so the point "
-        "belongs to another load"
+        f"{label} kept {off[worst] * worst:.3g} {'sessions' if sessions else 'requests'} in flight at load {worst:g} "
+        f"(off at load {values_text(off.index)}): sum of {'their times' if sessions else 'E2E'} over the window is not "
+        "the concurrency that was set, so the point belongs to another load"
     ]
 
 

@@ -16,7 +16,7 @@ from wholecurve.studies.peers.peer import Peer, Step
 
 _SHIM = Path(__file__).with_name("llama_shim.cpp")
 _SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45"
-_TARGETS = ("llama-quantize", "llama-bench", "llama-batched-bench")
+_TARGETS = ("llama-quantize", "llama-bench", "llama-batched-bench", "llama-server")
 # As its own manual builds for the local CPU; what needs a network, a browser or a test run is left out.
 _OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF", "-DLLAMA_OPENSSL=OFF",
@@ -56,7 +56,7 @@ class LlamaCppPeer(Peer):
         return self.build / "bin" / name
 
     def recipe_parts(self) -> dict:
-        return {**super().recipe_parts(), "options": _OPTIONS, "shim": self.shim.name}
+        return {**super().recipe_parts(), "options": _OPTIONS, "targets": _TARGETS, "shim": self.shim.name}
 
     def steps(self) -> list[Step]:
         return [

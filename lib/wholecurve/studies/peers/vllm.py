@@ -82,28 +82,46 @@ class VllmPeer(Peer):
         OpenMP is preloaded and its threads are bound as vLLM binds those of its own worker processes
         (vllm/utils/ompmultiprocessing.py); here the engine runs in the worker process itself.
         """
-        cores = sorted(os.sched_getaffinity(0))[:threads]
+        cores = self._cores(threads)
         environment = {
+            **self._common(threads, options["openmp"]),
             "PYTHONPATH": str(Path(wholecurve.__file__).parents[1]),
-            "OMP_NUM_THREADS": str(threads),
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # it would bind worker processes, and there are none
+        }
+        if options["openmp"] == "intel":
+            environment["KMP_AFFINITY"] = f"granularity=fine,explicit,proclist=[{','.join(map(str, cores))}]"
+            environment["KMP_BLOCKTIME"] = "5"
+            environment["KMP_TPAUSE"] = "0"
+        else:
+            environment["GOMP_CPU_AFFINITY"] = " ".join(map(str, cores))
+        return self.python, environment
+
+    def server(self, threads: int, openmp: str) -> tuple[Path, dict[str, str]]:
+        """Interpreter and environment variables of its API server, whose worker processes bind threads themselves.
+
+        By itself it leaves one core to its scheduler (VLLM_CPU_OMP_THREADS_BIND=auto); here it gets `threads` cores.
+        """
+        cores = ",".join(map(str, self._cores(threads)))
+        return self.python, {**self._common(threads, openmp), "VLLM_CPU_OMP_THREADS_BIND": cores}
+
+    def _cores(self, threads: int) -> list[int]:
+        return sorted(os.sched_getaffinity(0))[:threads]
+
+    def _common(self, threads: int, openmp: str) -> dict[str, str]:
+        preloaded = [name for name in [find_library("tcmalloc_minimal")] if name]  # its manual asks for it
+        if openmp == "intel":
+            preloaded.append(str(self.folder / "lib" / "libiomp5.so"))
+        else:
+            libraries = sorted(self.folder.glob("lib/python*/site-packages/torch/lib/libgomp*.so*"))
+            preloaded += [str(library) for library in libraries[:1]]
+        return {
+            "OMP_NUM_THREADS": str(threads),
             "VLLM_NO_USAGE_STATS": "1",
             # Its own cache of compiled models cannot be read back on a CPU; without it Inductor's cache is used.
             "VLLM_USE_AOT_COMPILE": "0",
             "HF_HUB_OFFLINE": "1",
             "VLLM_CACHE_ROOT": str(self.folder / "cache"),
             "TORCHINDUCTOR_CACHE_DIR": str(self.folder / "cache" / "inductor"),
+            "LD_PRELOAD": ":".join(preloaded),
         }
-        preloaded = [name for name in [find_library("tcmalloc_minimal")] if name]  # its manual asks for it
-        if options["openmp"] == "intel":
-            preloaded.append(str(self.folder / "lib" / "libiomp5.so"))
-            environment["KMP_AFFINITY"] = f"granularity=fine,explicit,proclist=[{','.join(map(str, cores))}]"
-            environment["KMP_BLOCKTIME"] = "5"
-            environment["KMP_TPAUSE"] = "0"
-        else:
-            libraries = sorted(self.folder.glob("lib/python*/site-packages/torch/lib/libgomp*.so*"))
-            preloaded += [str(library) for library in libraries[:1]]
-            environment["GOMP_CPU_AFFINITY"] = " ".join(map(str, cores))
-        environment["LD_PRELOAD"] = ":".join(preloaded)
-        return self.python, environment

@@ -14,6 +14,8 @@ class Endpoint:
     profile: str = "openai"  # a name in profiles.py: what this kind of server needs beyond the standard
     api_key: str | None = field(default=None, repr=False)
     extra_body: dict[str, Any] = field(default_factory=dict)  # into every request, after the profile's own fields
+    # Counts in every chunk, where the profile knows how: exact with several tokens in a chunk, but work for the server.
+    usage_per_chunk: bool = False
     ignore_eos: bool = True  # ask for exactly as many tokens as the turn says, where the profile knows how
     timeout_s: float = 600.0  # of a whole request
     connect_timeout_s: float = 10.0

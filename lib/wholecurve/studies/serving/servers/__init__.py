@@ -1,1 +1,47 @@
 """Contenders as servers: started, checked, watched and stopped, or already running."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from wholecurve.errors import UserError
+from wholecurve.studies.plan_parts import Strict
+from wholecurve.studies.serving.servers.llama_cpp import LlamaCppServer
+from wholecurve.studies.serving.servers.recipe import Launch, Needs, ServerOptions, ServerRecipe
+from wholecurve.studies.serving.servers.running import RunningServer
+from wholecurve.studies.serving.servers.server import ManagedServer
+from wholecurve.studies.serving.servers.transformers import TransformersServer
+from wholecurve.studies.serving.servers.vllm import VllmServer
+from wholecurve.studies.serving.servers.wholecurve import WholecurveServer
+
+SERVERS: dict[str, ServerRecipe] = {
+    recipe.name: recipe
+    for recipe in (WholecurveServer(), VllmServer(), LlamaCppServer(), TransformersServer(), RunningServer())
+}
+
+
+def parse_server_options(server: str, settings: dict[str, Any]) -> Strict:
+    """Validated options of a kind of server; UserError names the setting and what would be right."""
+    if server not in SERVERS:
+        raise UserError(f"no server {server!r}; there is: {', '.join(SERVERS)}")
+    options = SERVERS[server].options
+    try:
+        return options.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(options.model_fields)
+            raise UserError(f"unknown setting {name!r} of server {server}; there is: {known}") from None
+        raise UserError(f"setting {name!r} of server {server} is {first['input']!r}: {first['msg'].lower()}") from None
+
+
+__all__ = [
+    "SERVERS",
+    "Launch",
+    "ManagedServer",
+    "Needs",
+    "ServerOptions",
+    "ServerRecipe",
+    "parse_server_options",
+]
