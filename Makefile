@@ -6,8 +6,10 @@ READY  := $(VENV)/.ready
 PLAN   ?= plans/quick.yaml
 RECORD := data/runs/recorded-quick
 RACE   := data/runs/recorded-peers-cpu
+SERVING := data/runs/recorded-serving-cpu
+AGENTS := data/runs/recorded-agents-cpu
 
-.PHONY: study peers test lab figures notebooks environment lint setup model static cpu-rows gpu-day
+.PHONY: study peers serving test lab figures notebooks environment lint setup model static cpu-rows gpu-day
 .DELETE_ON_ERROR:
 
 study: model
@@ -17,6 +19,12 @@ study: model
 peers: model
 	$(BIN)/wholecurve peers setup
 	$(BIN)/wholecurve study plans/peers_cpu.yaml
+
+# Servers under load, and agents on them: half an hour and twenty minutes, once the peers are set up.
+serving: model
+	$(BIN)/wholecurve peers setup vllm llama.cpp
+	$(BIN)/wholecurve study plans/serving_cpu.yaml
+	$(BIN)/wholecurve study plans/agents_cpu.yaml
 
 test: model
 	$(BIN)/ruff check lib tests notebooks
@@ -29,6 +37,8 @@ lab: setup
 figures: setup
 	$(BIN)/wholecurve figures $(RECORD) --out figures
 	$(BIN)/wholecurve figures $(RACE) --out figures/race
+	$(BIN)/wholecurve figures $(SERVING) --out figures/serving
+	$(BIN)/wholecurve figures $(AGENTS) --out figures/agents
 	$(BIN)/wholecurve figures --out figures
 
 notebooks: setup

@@ -39,7 +39,7 @@ def print_ceilings(console: Console, run: RunFolder) -> None:
         f"on {ceilings['threads']} threads"
     )
     decode, prefill = run_bounds(run, "decode"), run_bounds(run, "prefill")
-    decode = decode if len(decode) else run_bounds(run, "batch")
+    decode = next((one for one in (decode, run_bounds(run, "batch"), run_bounds(run, "serving")) if len(one)), decode)
     parts = []
     if len(decode):
         first, last = decode.iloc[0], decode.iloc[-1]
@@ -50,6 +50,8 @@ def print_ceilings(console: Console, run: RunFolder) -> None:
     if len(prefill):
         best = prefill.loc[prefill["input_throughput_tok_per_s"].idxmax()]
         parts.append(f"prefill at most {best.input_throughput_tok_per_s:,.0f} tok/s")
+    if not parts:
+        return
     console.print(
         f"[bold]Predicts[/] {plan['model']} in {plan['dtype']}: {'; '.join(parts)} (bounds, not measurements)"
     )

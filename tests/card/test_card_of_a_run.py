@@ -96,7 +96,7 @@ def test_one_page_names_contenders_versions_protocol_and_limits(servers):
     assert "1.2.3" in cells(card.contenders) and "A/A control: wholecurve once more" in cells(card.contenders)
     conditions = dict(card.conditions)
     assert conditions["Workload"].startswith("requests of 8–16 tokens in, 6–12 out, as token ids, no prefix shared")
-    assert conditions["Prices"] == "vllm 2 USD per device-hour" and "over HTTP" in conditions["Client"]
+    assert conditions["Prices"] == "vllm 2 USD per hour with all its devices" and "over HTTP" in conditions["Client"]
     words = " ".join(card.protocol)
     for said in ("hash", "harness version 1", "seed 7", "3 repeats: a fresh server", "TTFT ≤ 500 ms and TPOT ≤ 100 ms"):
         assert said in words

@@ -42,10 +42,14 @@ def test_the_promised_notebooks_are_there():
         "19_write_your_own_kernel",
         "20_decode_concurrency",
         "21_prefill_step_size",
+        "22_how_fast_can_a_step_be",
+        "23_serving_under_load",
+        "24_agent_sessions",
         "30_matched_points",
         "31_headline_audit",
         "32_cost_and_latency",
         "33_other_peoples_files",
+        "41_methodology_card",
     } <= {path.stem for path in NOTEBOOKS}
 
 

@@ -179,9 +179,14 @@ def test_transformers_shares_no_block_when_none_is_ever_full(launch):
 
 def test_what_wholecurve_says_of_itself(launch):
     models = {"data": [{"id": "small", "max_model_len": 3000}]}
-    settings = SERVERS["wholecurve"].read_settings(FakePages({"/v1/models": models}), launch("wholecurve"), "")
+    page = (
+        'wholecurve:engine_info{block_size="16",dtype="bfloat16",model_name="x",prefix_cache="False",threads="2"} 1.0\n'
+    )
+    pages = FakePages({"/v1/models": models, "/metrics": "# HELP\n" + page})
+    settings = SERVERS["wholecurve"].read_settings(pages, launch("wholecurve"), "")
     assert (settings["max_model_tokens"].value, settings["max_model_tokens"].source) == (3000, "/v1/models")
-    assert settings["threads"].source == "command line"
+    told = {name: found.value for name, found in settings.items() if found.source == "/metrics"}
+    assert told == {"block_size": 16, "dtype": "bfloat16", "prefix_cache": False, "threads": 2}
 
 
 VLLM_LOG = (
@@ -262,6 +267,14 @@ def test_a_running_server_is_asked_what_it_has():
         recipe.model_name(None, launch.options, two)
     with pytest.raises(UserError, match="model 'only' is not there; it has: a, b"):
         recipe.read_settings(two, launch, "")
+
+
+def test_an_address_without_its_path_is_told_where_most_have_it():
+    recipe, launch = running("http://host")
+    pages = FakePages({})
+    pages.api = ""
+    with pytest.raises(UserError, match="most servers have their API at http://host/v1"):
+        recipe.model_name(None, launch.options, pages)
 
 
 def test_a_running_server_without_a_list_is_taken_at_the_plans_word():

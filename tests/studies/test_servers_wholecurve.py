@@ -49,12 +49,15 @@ def test_it_serves_and_nothing_is_left(served_folder, tmp_path):
         described = server.described
         assert described["prefix_cache"] is True and described["max_model_tokens"] == 512
         assert described["sources"]["prefix_cache"] == "one prompt sent twice, /metrics"
+        told = ("dtype", "device", "max_sequences", "max_batch_tokens", "cache_tokens", "block_size", "speculation")
+        assert [described[name] for name in told] == ["float32", "cpu", 2, 2048, 1024, 16, "none"]
+        assert {described["sources"][name] for name in told} == {"/metrics"} and described["overlap"] is False
     assert pids and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def test_an_argument_that_turns_the_cache_on_behind_the_plan_is_found(served_folder, tmp_path):
     server = managed(served_folder, tmp_path / "log", {"arguments": ["--prefix-cache"]})
-    with pytest.raises(UserError, match="contender ours: the study asked for the prefix cache to be off; of a prompt"):
+    with pytest.raises(UserError, match=r"contender ours: prefix_cache is True .*the study asked for False"):
         server.start()
 
 

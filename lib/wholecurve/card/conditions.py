@@ -67,13 +67,14 @@ def _client(facts: RunFacts) -> str:
     processes = client.get("processes", 1)
     return (
         f"one client for all, {processes} process{'es' if processes > 1 else ''}, over HTTP and SSE "
-        f"({facts.plan.get('api', 'completions')}); a request is given up after {client.get('timeout_s', 600):g} s"
+        f"({facts.plan.get('api', 'completions')}); a request is given up after {client.get('timeout_s', 600):g} s; "
+        "what it adds to a latency is measured by `wholecurve client prove` (data/client)"
     )
 
 
 def _prices(facts: RunFacts) -> str:
     rates = {one["name"]: one["usd_per_hour"] for one in facts.plan["contenders"] if one.get("usd_per_hour")}
-    return ", ".join(f"{name} {rate:g} USD per device-hour" for name, rate in rates.items())
+    return ", ".join(f"{name} {rate:g} USD per hour with all its devices" for name, rate in rates.items())
 
 
 def _software(facts: RunFacts) -> str:

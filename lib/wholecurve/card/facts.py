@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("contender", "workload", "load", "repeat", "order", "source", "load_kind")
 _OPTIONAL = ("model", "ceilings", "agreement", "tuning", "faults", "maximum_load")
-_BOUNDED = ("decode", "batch", "prefill")
+_BOUNDED = ("decode", "batch", "prefill", "serving")
 # Probes of a search for the largest load: each has a load of its own, so they are no part of the race.
 SEARCHED = "maximum_load"
 

@@ -53,7 +53,7 @@ def _read(run: RunFolder, point_id: str, row: dict, plan: dict) -> PointTrace:
         differs = tuple(name for name in derived.keys() & row.keys() if not _same(derived[name], row[name]))
     except UserError as error:
         differs = (f"nothing: {error}",)
-    told = [r for r in requests if r.cached_tokens is not None]
+    told = [r for r in requests if r.cached_tokens is not None and r.prompt_tokens is not None]
     return PointTrace(
         row["order"],
         asked=_asked(requests),

@@ -16,7 +16,7 @@ _ENGINE_PACKAGES |= {"starlette", "uvicorn", "prometheus_client", "jinja2", "xgr
 _EXTRAS = dict.fromkeys(_ENGINE_PACKAGES, "engine") | dict.fromkeys(
     ("aiohttp", "httptools", "orjson", "uvloop"), "serving"
 )
-_EXTRAS |= {"ray": "cluster"}
+_EXTRAS |= {"ray": "ray"}
 
 
 def main() -> None:

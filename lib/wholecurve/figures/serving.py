@@ -71,17 +71,21 @@ def over_load(
     *,
     control: str | Iterable[str] = (),
     colours: Mapping[str, str] | None = None,
+    bound: pd.DataFrame | None = None,
 ) -> Axes:
     """Draw one of MEASURES over the load (log2), both axes logarithmic: dots are repeats, the line their median.
 
     ``points`` are rows of one workload under one kind of load. A point without the number (a percentile of too few
-    requests, a point where everything failed) is absent, never 0; a contender without any is named. Returns the Axes.
+    requests, a point where everything failed) is absent, never 0; a contender without any is named. ``bound`` (load,
+    label and columns of points, as ``run_bounds`` gives it) is drawn dashed where it has the measure's column. Returns
+    the Axes.
     """
     shown = measure_of(measure)
     check_points(points, ())
+    has_bound = bound is not None and shown.column in bound
     return draw_against_load(
         points, shown.of(points), ax,
-        bound=None, bound_column="", control=control, colours=colours,
+        bound=bound if has_bound else None, bound_column=shown.column, control=control, colours=colours,
         x_label=load_label(points), y_label=_label(shown, points), better=UP if shown.higher_is_better else DOWN,
     )  # fmt: skip
 
@@ -93,6 +97,7 @@ def panels_over_load(
     *,
     control: str | Iterable[str] = (),
     colours: Mapping[str, str] | None = None,
+    bound: pd.DataFrame | None = None,
 ) -> np.ndarray:
     """Draw several MEASURES over the load, two panels in a row; a measure that no point has says so in its panel.
 
@@ -101,7 +106,7 @@ def panels_over_load(
     with _grid(axes, len(measures)) as grid:
         for name, ax in zip(measures, grid.ravel(), strict=True):
             if measure_of(name).of(points).notna().any():
-                over_load(points, name, ax, control=control, colours=colours)
+                over_load(points, name, ax, control=control, colours=colours, bound=bound)
             else:
                 _say_absent(ax, points, measure_of(name))
     return grid

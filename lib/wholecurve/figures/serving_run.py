@@ -13,6 +13,7 @@ from wholecurve.figures.race import Race, labelled, race_of
 from wholecurve.figures.run_figure import RunFigure
 from wholecurve.figures.serving import SERVING_PANELS, SESSION_PANELS, Measure, measure_of, panels_over_load
 from wholecurve.runs import RunFolder
+from wholecurve.runs.bounds import run_bounds
 
 SEARCH = "maximum_load"
 FROM_THE_PLAN = "stated in the plan"
@@ -45,14 +46,17 @@ def serving_figures(run: RunFolder, points: pd.DataFrame) -> Iterator[RunFigure]
         f"{points['repeat'].nunique()} repeats with fresh servers, contenders alternated. Small dots: repeats; line: "
         f"median. Latency runs from when a request was due; percentiles are of the slow side. {race.tuning_text}"
     ).strip()
-    sessions = set(points["load_kind"]) == {"sessions"}
+    sessions, bound = set(points["load_kind"]) == {"sessions"}, run_bounds(run, prefix)
+    dashed = " Dashed: what the measured ceilings allow this model at most." if len(bound) else ""
     measures = SESSION_PANELS if sessions else SERVING_PANELS
     yield RunFigure(
         f"{prefix}_over_load",
         "Sessions of agents, seen from both sides" if sessions else "Serving under load, seen from both sides",
-        f"What users feel and what the machine delivers, over the load: {', '.join(measures)}. {protocol}",
+        f"What users feel and what the machine delivers, over the load: {', '.join(measures)}.{dashed} {protocol}",
         f"Panels over the load. {_ends(points, measures)}",
-        lambda axes: panels_over_load(points, measures, axes.ravel(), control=race.controls, colours=race.colours),
+        lambda axes: panels_over_load(
+            points, measures, axes.ravel(), control=race.controls, colours=race.colours, bound=bound
+        ),
         points,
         (-(-len(measures) // 2), 2),
     )

@@ -13,7 +13,7 @@ from wholecurve.readers.record import Record
 FORMAT = "table of canonical points"
 TEXTS = ("contender", "workload", "load_kind", "device_kind", "source")
 KINDS = {
-    "load_kind": ("concurrency", "request_rate", "step_tokens"),
+    "load_kind": ("concurrency", "sessions", "request_rate", "step_tokens"),
     "device_kind": ("gpu", "cpu", "server"),
 }
 COUNTS = ("devices", "repeat", "n_completed", "n_failed")

@@ -13,6 +13,7 @@ _UNSTEADY = 0.1
 _IDLE_SHARE = 0.05
 _BOUNDED = {
     "decode": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
+    "serving": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
     "batch": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
     "prefill": ("input_throughput_tok_per_s",),
 }

@@ -4,10 +4,10 @@ Names and meanings follow those that other engines expose, so that a dashboard n
 runs once per token: counters are the engine's own, read at a scrape; histograms take one value per finished request.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
@@ -47,12 +47,15 @@ class Finished(Protocol):
 
 
 class ServerMetrics:
-    """The metrics of one server, in a registry of its own."""
+    """The metrics of one server, in a registry of its own. about: settings that do not change, as labels."""
 
-    def __init__(self, model_name: str):
+    def __init__(self, model_name: str, about: Mapping[str, str] | None = None):
         self._model_name = model_name
         self._registry = CollectorRegistry()
         self._registry.register(self)
+        if about:
+            told = Info(_PREFIX + "engine", "Settings in effect.", ("model_name",), registry=self._registry)
+            told.labels(model_name).info(dict(about))
         self.stats: EngineStats | None = None  # what `collect` reports; set before a scrape
         finished = self._counter("request_success", "Requests that ended, by how.", "finished_reason")
         self._finished = {reason: finished.labels(model_name, reason) for reason in _REASONS}

@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from wholecurve.engine.sampling import SamplingParams
+from wholecurve.engine.server.about import engine_about
 from wholecurve.engine.server.answer import Answer, Choice, CollectedAnswer, Format
 from wholecurve.engine.server.api_error import ApiError, bad_request
 from wholecurve.engine.server.event_stream import StreamedAnswer
@@ -24,7 +25,7 @@ class Service:
         self.settings, self._engine = settings, engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self.engine_loop = EngineLoop(engine, settings.max_running, settings.max_queued)
-        self.metrics = ServerMetrics(settings.model_name)
+        self.metrics = ServerMetrics(settings.model_name, engine_about(engine))
         self.encoder = PromptEncoder(tokenizer, settings)
         self.token_texts = TokenTexts(tokenizer)
         self.tool_format = tool_format(settings.tool_format, self.encoder.template)

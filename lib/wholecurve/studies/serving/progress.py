@@ -1,6 +1,7 @@
 """What a running study says: how long it will take, on what assumption, what it does now, and how long is left."""
 
 from collections.abc import Sequence
+from time import monotonic
 
 from tqdm.auto import tqdm
 
@@ -9,6 +10,8 @@ from wholecurve.studies.serving.bench import Bench
 from wholecurve.studies.serving.estimate import ASSUMED, Estimate, assumed_s, in_words, work_of
 from wholecurve.studies.serving.plan_parts import RUNNING, ServingContender
 from wholecurve.studies.serving.schedule import ServingPoint
+
+_SAY_EVERY_S = 1.0
 
 
 class Progress:
@@ -20,6 +23,7 @@ class Progress:
         self._assumed: dict[tuple[str, float], float] = {}
         self._left: list[ServingPoint] = []
         self._starts = 0
+        self._said = 0.0
 
     def says(self, text: str) -> None:
         """What is going on now."""
@@ -57,7 +61,11 @@ class Progress:
         self.says(f"{self._name(point)}; about {in_words(self.left_s())} left")
 
     def answered(self, point: ServingPoint, requests: int) -> None:
-        """So many requests of it have ended."""
+        """So many requests of it have ended. Said now and then: the client that calls this is being measured."""
+        now = monotonic()
+        if now - self._said < _SAY_EVERY_S:
+            return
+        self._said = now
         self.says(f"{self._name(point)}, {requests} answered; about {in_words(self.left_s())} left")
 
     def ended(self, point: ServingPoint, took_s: float | None) -> None:

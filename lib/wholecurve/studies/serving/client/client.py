@@ -11,7 +11,7 @@ import orjson
 from wholecurve.errors import UserError
 from wholecurve.studies.serving.client.arrivals import open_session
 from wholecurve.studies.serving.client.chunks import Usage
-from wholecurve.studies.serving.client.counting import count
+from wholecurve.studies.serving.client.counting import CHUNKS, count
 from wholecurve.studies.serving.client.endpoint import Endpoint
 from wholecurve.studies.serving.client.exchange import exchange, message_of
 from wholecurve.studies.serving.client.outcomes import Fault, fault_of, one_line
@@ -42,6 +42,7 @@ class Client:
         self._url = endpoint.base_url.rstrip("/") + _PATHS[endpoint.api]
         self._text_tokens = TextCounter(endpoint.tokenizer) if endpoint.tokenizer else None
         self._session: aiohttp.ClientSession | None = None
+        self._ends: set[asyncio.Task] = set()  # of answers that are over, until their connections are free again
 
     async def __aenter__(self) -> "Client":
         headers = {"Accept-Encoding": "identity", "User-Agent": "wholecurve"}
@@ -53,6 +54,9 @@ class Client:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        for task in self._ends:
+            task.cancel()
+        await asyncio.gather(*self._ends, return_exceptions=True)
         await self._session.close()
 
     async def send(self, turn: Turn, scheduled_s: float, session: str | None = None) -> RequestTrace:
@@ -68,7 +72,7 @@ class Client:
         sent_s = self._clock()
         try:
             async with asyncio.timeout(self._endpoint.timeout_s):
-                fault = await exchange(self._session, self._url, body, reply)
+                fault = await exchange(self._session, self._url, body, reply, self._ends)
             ended_s = self._clock()
         except BaseException as error:
             fault, ended_s = fault_of(error), self._clock()
@@ -77,10 +81,17 @@ class Client:
         if reply.done_s is not None:  # the whole answer had come, whatever happened after it
             fault, ended_s = None, reply.done_s
         arguments = (turn, scheduled_s, sent_s, session, reply, fault, ended_s)
-        if self._text_tokens is None:
+        if not self._needs_tokenizer(reply):
             return self._trace(*arguments)
         # Tokenising takes milliseconds, which other streams must not wait for.
         return await _to_the_end(asyncio.to_thread(self._trace, *arguments))
+
+    def _needs_tokenizer(self, reply: Reply) -> bool:
+        """Whether the server left something to count that this client can count itself."""
+        if self._text_tokens is None:
+            return False
+        told = reply.usage is not None and reply.usage.prompt_tokens is not None
+        return not told or (count(reply.chunks, reply.usage).token_source or "").startswith(CHUNKS)
 
     def _trace(
         self,

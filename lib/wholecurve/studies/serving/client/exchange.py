@@ -17,13 +17,18 @@ _MOST_ERROR_BYTES = 64 * 1024
 _HEADERS = {"Content-Type": "application/json", "Accept": "text/event-stream"}
 
 
-async def exchange(session: aiohttp.ClientSession, url: str, body: bytes, reply: Reply) -> Fault | None:
+async def exchange(
+    session: aiohttp.ClientSession, url: str, body: bytes, reply: Reply, ends: set[asyncio.Task]
+) -> Fault | None:
     """Post `body` and read the answer into `reply`; what went wrong where the server said so, else None.
 
+    An answer is over with its [DONE]. The body's own end, which a server may be slow to write, is waited for by a task
+    in `ends`, so that the next request need not wait for it.
     Connections that break, and the end of the caller's patience, raise as aiohttp and asyncio have it; `reply` then
     holds all that had come.
     """
     response = await session.post(url, data=body, headers=_HEADERS, allow_redirects=False)
+    is_over = False
     try:
         if response.status >= 300:
             return await _refusal(response)
@@ -32,7 +37,9 @@ async def exchange(session: aiohttp.ClientSession, url: str, body: bytes, reply:
         while not reply.is_over and (piece := await response.arrivals.next()) is not None:
             reply.feed(*piece)
         if reply.done_s is not None:
-            await _end_of(response)
+            is_over = True
+            ends.add(task := asyncio.create_task(_end_of(response)))
+            task.add_done_callback(ends.discard)
         elif not reply.is_over:
             reply.close(_is_framed(response))
         return reply.fault
@@ -40,7 +47,8 @@ async def exchange(session: aiohttp.ClientSession, url: str, body: bytes, reply:
         # What came before a cancellation or an error, and was not read yet, has come.
         for piece in response.arrivals.waiting():
             reply.feed(*piece)
-        response.release()  # which closes the connection where the body has not ended
+        if not is_over:
+            response.release()  # which closes the connection where the body has not ended
 
 
 def message_of(content: bytes) -> str:
@@ -77,7 +85,10 @@ def _is_framed(response: aiohttp.ClientResponse) -> bool:
 
 async def _end_of(response: StampedResponse) -> None:
     """Wait a little for the end of a body that says nothing more: only then can its connection be used again."""
-    with contextlib.suppress(aiohttp.ClientError, OSError):
-        async with asyncio.timeout(_LATE_END_S):
-            while await response.arrivals.next() is not None:
-                pass
+    try:
+        with contextlib.suppress(aiohttp.ClientError, OSError):
+            async with asyncio.timeout(_LATE_END_S):
+                while await response.arrivals.next() is not None:
+                    pass
+    finally:
+        response.release()

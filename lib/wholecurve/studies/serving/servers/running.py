@@ -12,6 +12,7 @@ from wholecurve.studies.serving.servers.pages import NoAnswer, Pages
 from wholecurve.studies.serving.servers.recipe import Launch, ServerRecipe, listed_model, listed_models
 from wholecurve.studies.serving.servers.settings import Setting
 from wholecurve.studies.serving.servers.vllm import cache_settings
+from wholecurve.studies.serving.servers.wholecurve import engine_settings
 
 if TYPE_CHECKING:
     from wholecurve.models.resolve import ModelFiles
@@ -49,7 +50,12 @@ class RunningServer(ServerRecipe):
     def model_name(self, files: "ModelFiles | None", options: Any, pages: Pages | None = None) -> str:
         if options.model is not None or pages is None:
             return options.model or ""
-        names = [entry["id"] for entry in listed_models(pages)]
+        try:
+            names = [entry["id"] for entry in listed_models(pages)]
+        except NoAnswer as error:
+            if error.status == 404 and not pages.api:
+                raise UserError(f"{error}; most servers have their API at {pages.root}/v1") from None
+            raise
         if len(names) != 1:
             raise UserError(f"{pages.root}{pages.api}/models has {', '.join(names) or 'no model'}: say which is meant")
         return names[0]
@@ -62,7 +68,8 @@ class RunningServer(ServerRecipe):
                 settings["version"] = Setting(found, path)
                 break
         with contextlib.suppress(NoAnswer):  # it has no such page, or not for us
-            settings |= cache_settings(pages.get_text("/metrics"))
+            page = pages.get_text("/metrics")
+            settings |= cache_settings(page) | engine_settings(page)
         return settings
 
     def _model_settings(self, pages: Pages, launch: Launch) -> dict[str, Setting]:

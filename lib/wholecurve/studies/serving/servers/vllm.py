@@ -7,13 +7,12 @@ from wholecurve.files import read_json
 from wholecurve.models.config import config_from_hf
 from wholecurve.studies.peers import PEERS
 from wholecurve.studies.plan_parts import Positive
+from wholecurve.studies.serving.servers.info import info_labels
 from wholecurve.studies.serving.servers.pages import Pages
 from wholecurve.studies.serving.servers.recipe import Launch, ServerOptions, ServerRecipe, listed_model
 from wholecurve.studies.serving.servers.settings import ASKED, Setting
 
 _BLOCK_TOKENS = 128  # what vLLM takes on a CPU when nothing is said
-_CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\} ", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 class VllmServerOptions(ServerOptions):
@@ -102,10 +101,7 @@ def log_settings(log: str) -> dict[str, Setting]:
 
 def cache_settings(page: str) -> dict[str, Setting]:
     """What vLLM's metrics page says of the key-value cache; empty where it says nothing."""
-    found = _CACHE_INFO.search(page)
-    if not found:
-        return {}
-    labels = dict(_LABEL.findall(found[1]))
+    labels = info_labels(page, "vllm:cache_config_info")
     blocks, block_size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
     settings = {}
     if blocks.isdigit() and block_size.isdigit():

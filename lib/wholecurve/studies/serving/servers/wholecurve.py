@@ -8,9 +8,10 @@ from typing import ClassVar
 import wholecurve
 from wholecurve import __version__
 from wholecurve.errors import UserError
+from wholecurve.studies.serving.servers.info import info_labels
 from wholecurve.studies.serving.servers.pages import Pages
 from wholecurve.studies.serving.servers.recipe import Launch, ServerOptions, ServerRecipe, listed_model
-from wholecurve.studies.serving.servers.settings import ASKED, Setting
+from wholecurve.studies.serving.servers.settings import Setting
 
 _PACKAGES = ("torch", "starlette", "uvicorn", "prometheus_client")
 _GRACE_S = 5  # for requests that run when it is told to end; nobody waits for them then
@@ -63,15 +64,21 @@ class WholecurveServer(ServerRecipe):
         return {**super().environment(launch), "PYTHONPATH": sources, "WHOLECURVE_API_KEY": None}
 
     def read_settings(self, pages: Pages, launch: Launch, log: str) -> dict[str, Setting]:
-        needs = launch.needs
         entry = listed_model(pages, launch.model_name)
         return {
             "version": Setting(__version__, "package"),
             "model": Setting(entry["id"], "/v1/models"),
             "max_model_tokens": Setting(entry.get("max_model_len"), "/v1/models"),
-            "dtype": Setting(needs.dtype, ASKED),
-            "threads": Setting(launch.threads, ASKED),
-            "max_sequences": Setting(launch.max_sequences, ASKED),
-            "cache_tokens": Setting(needs.cache_tokens, ASKED),
-            "prefix_cache": Setting(needs.prefix_cache, ASKED),
+            **engine_settings(pages.get_text("/metrics")),
         }
+
+
+def engine_settings(page: str) -> dict[str, Setting]:
+    """What its metrics page says of the engine (engine/server/about.py); empty where it says nothing."""
+    labels = info_labels(page, "wholecurve:engine_info")
+    labels.pop("model_name", None)
+    return {name: Setting(_value(text), "/metrics") for name, text in labels.items()}
+
+
+def _value(text: str) -> str | int | bool:
+    return {"True": True, "False": False}.get(text, int(text) if text.isdigit() else text)

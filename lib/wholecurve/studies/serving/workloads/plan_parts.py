@@ -49,7 +49,7 @@ class HeavyTailTokens(HeavyTail):
 
 
 def _written_as(amount: object) -> str:
-    return "range" if isinstance(amount, list | tuple) else "heavy_tail"
+    return "heavy_tail" if isinstance(amount, dict | HeavyTail) else "range"
 
 
 Tokens = Annotated[
