@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wholecurve.curves.slo import Slo
 from wholecurve.files import slug
 from wholecurve.studies.serving.client.credentials import api_key_from
-from wholecurve.studies.serving.demand import OPEN_SEQUENCES, Demand, demand
+from wholecurve.studies.serving.demand import OPEN_SEQUENCES, Demand, demand, within
 from wholecurve.studies.serving.live import LiveServer
 from wholecurve.studies.serving.load.kinds import ClosedLoad, Load, OpenLoad
 from wholecurve.studies.serving.load.turns import Session, Turn
@@ -121,19 +121,33 @@ class Bench:
 
     @cached_property
     def levels(self) -> list[ServingPoint]:
-        """One point of each level that the race or the search may have, for what is to be known before it starts."""
+        """Each level of the race and the ends of the search, in every repeat: what is to be known before it starts.
+
+        All repeats, because each has prompts of its own, and the longest one of them all has to fit.
+        """
         plan = self.plan
         levels = [(plan.load.kind, level) for level in plan.load.levels] if plan.load else []
         if plan.maximum_load is not None:
             levels += [(plan.maximum_kind, plan.maximum_load.low), (plan.maximum_kind, plan.maximum_load.high)]
-        names = dict.fromkeys(levels)
-        return [ServingPoint(0, "", plan.workload_name, kind, level, 1) for kind, level in names]
+        names, repeats = dict.fromkeys(levels), range(1, plan.repeats + 1)
+        return [ServingPoint(0, "", plan.workload_name, *level, repeat) for level in names for repeat in repeats]
 
     @cached_property
     def demand_of_the_load(self) -> Demand:
-        """What the largest level asks for."""
+        """What the largest level asks for, and the longest request of all."""
         found = [demand(self._in_flight(point), self.prepared(point).sessions) for point in self.levels]
-        return Demand(*(max(getattr(one, name) for one in found) for name in Demand.__dataclass_fields__))
+        most = Demand(*(max(getattr(one, name) for one in found) for name in Demand.__dataclass_fields__))
+        return within(most, self._longest_tokens, self.model.max_tokens)
+
+    @property
+    def _longest_tokens(self) -> int:
+        """The longest request that tuning and search may draw, whose prompts are others than the race's."""
+        plan = self.plan
+        if plan.tuning is None and plan.maximum_load is None:
+            return 0
+        # How far sessions of agents grow, only the model's window bounds.
+        bound = self.model.max_tokens if plan.workload.kind == "agents" else plan.workload.longest_tokens
+        return bound or 0
 
     @cached_property
     def demand(self) -> Demand:

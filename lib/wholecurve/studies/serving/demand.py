@@ -40,6 +40,13 @@ def demand(sessions_in_flight: int, sessions: Sequence[Session]) -> Demand:
     return Demand(sequences, longest, max(sequences * longest, _LEAST_CACHE_TOKENS))
 
 
+def within(asked: Demand, longest: int, window: int | None) -> Demand:
+    """The demand where a request may also have `longest` tokens; no request is longer than the model's window."""
+    sequence = max(asked.sequence_tokens, longest + _SPARE_TOKENS if longest else 0)
+    sequence = sequence if window is None else min(sequence, window)
+    return Demand(asked.sequences, sequence, max(asked.cache_tokens, sequence))
+
+
 def _prompt_tokens(prompt: object) -> int:
     if isinstance(prompt, list) and (not prompt or isinstance(prompt[0], int)):
         return len(prompt)
