@@ -9,6 +9,7 @@ from wholecurve.studies.serving.live import LiveServer
 from wholecurve.studies.serving.point import Measured, measure
 from wholecurve.studies.serving.progress import Progress
 from wholecurve.studies.serving.schedule import ServingPoint
+from wholecurve.studies.serving.servers.settings import portable
 
 
 class Recorder:
@@ -58,5 +59,5 @@ class Recorder:
         """Note something that went wrong, for good: `faults.json` is the diary of a study."""
         known = self._run.read("faults")["faults"] if self._run.has("faults") else []
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        fault = {"contender": point.contender, "point": point.point_id, "what": what, "when": when}
+        fault = {"contender": point.contender, "point": point.point_id, "what": portable(what), "when": when}
         self._run.write("faults", {"faults": [*known, fault]})

@@ -11,6 +11,7 @@ from wholecurve.errors import UserError
 from wholecurve.runs import RunFolder
 from wholecurve.studies.serving.plan import ServingPlan
 from wholecurve.studies.serving.plan_parts import GridPlan, ServingContender
+from wholecurve.studies.serving.servers.settings import portable
 
 BY_THROUGHPUT = "highest geometric mean of output throughput over the tuning levels; a candidate with failures is out"
 BY_OBJECTIVES = (
@@ -68,7 +69,7 @@ def _tried(measure: Measure, contender: ServingContender, settings: dict) -> dic
     try:
         points = measure(contender, settings)
     except UserError as error:
-        return {**blank, "refused": str(error)}
+        return {**blank, "refused": portable(str(error))}
     blank["points"] = points
     for point in points:
         if point["n_failed"] or not point["output_throughput_tok_per_s"]:
