@@ -60,7 +60,7 @@ def test_the_serving_plans_in_words():
     found = words(read_serving_plan(PLANS / "serving_cpu.yaml").document())
     for said in (
         "a fresh server",
-        "as text",
+        "as token ids",
         "always in flight",
         "prefix caches that are off",
         "at least 30",
@@ -72,7 +72,7 @@ def test_the_serving_plans_in_words():
     for said in (
         "agents, ",
         "sessions always in flight",
-        "tool result tokens 16–384 (log-normal, median 96, sigma 0.6)",
+        "tool result tokens 16–320 (log-normal, median 80, sigma 0.6)",
         "subagents (probability 0.15, fan out 2–3",
         "a point's own requests alone fill",
     ):

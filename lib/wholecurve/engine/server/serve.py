@@ -13,6 +13,7 @@ import torch
 from wholecurve.engine import Engine, SamplingParams
 from wholecurve.engine.graphs import GraphedModel
 from wholecurve.engine.load import load_model
+from wholecurve.engine.server.about import engine_about
 from wholecurve.engine.server.http_server import HttpServer, address_of, bind, is_loopback
 from wholecurve.engine.server.service import Service
 from wholecurve.engine.server.settings import ServerSettings
@@ -94,7 +95,7 @@ def build_service(options: ServeOptions) -> Service:
     own_tokenizer = copy.deepcopy(tokenizer)
     if template is not None:
         own_tokenizer.chat_template = template
-    return Service(engine, own_tokenizer, settings)
+    return Service(engine, own_tokenizer, settings, engine_about(engine))
 
 
 def serve(options: ServeOptions) -> None:

@@ -1,10 +1,10 @@
 """What the endpoints share: the engine's loop, the tokenizer, the limits, the metrics."""
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from wholecurve.engine.sampling import SamplingParams
-from wholecurve.engine.server.about import engine_about
 from wholecurve.engine.server.answer import Answer, Choice, CollectedAnswer, Format
 from wholecurve.engine.server.api_error import ApiError, bad_request
 from wholecurve.engine.server.event_stream import StreamedAnswer
@@ -19,13 +19,13 @@ from wholecurve.errors import UserError
 
 
 class Service:
-    """One model behind the API. tokenizer: a copy of its own, the engine has another."""
+    """One model behind the API. tokenizer: a copy of its own, the engine has another. about: for its metrics."""
 
-    def __init__(self, engine, tokenizer, settings: ServerSettings):
+    def __init__(self, engine, tokenizer, settings: ServerSettings, about: Mapping[str, str] | None = None):
         self.settings, self._engine = settings, engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self.engine_loop = EngineLoop(engine, settings.max_running, settings.max_queued)
-        self.metrics = ServerMetrics(settings.model_name, engine_about(engine))
+        self.metrics = ServerMetrics(settings.model_name, about)
         self.encoder = PromptEncoder(tokenizer, settings)
         self.token_texts = TokenTexts(tokenizer)
         self.tool_format = tool_format(settings.tool_format, self.encoder.template)
