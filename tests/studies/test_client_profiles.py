@@ -9,7 +9,7 @@ from wholecurve.errors import UserError
 from wholecurve.studies.serving.client.client import Client
 from wholecurve.studies.serving.client.credentials import api_key_from
 from wholecurve.studies.serving.client.endpoint import Endpoint
-from wholecurve.studies.serving.client.profiles import PROFILES, Profile, max_length_of, profile_of
+from wholecurve.studies.serving.client.profiles import PROFILES, profile_of
 from wholecurve.studies.serving.client.request_body import request_body
 from wholecurve.studies.serving.load.turns import Turn
 
@@ -150,14 +150,6 @@ def test_our_own_server_takes_the_bodies(usage_per_chunk):
 def test_an_unknown_profile_lists_those_there_are():
     with pytest.raises(UserError, match=r"profile 'vllm2' is not known; choose from openai, wholecurve, vllm"):
         profile_of("vllm2")
-
-
-def test_longest_sequence_of_a_model():
-    assert max_length_of(PROFILES["vllm"], {"id": "m", "max_model_len": 4096}) == 4096
-    assert max_length_of(PROFILES["llama.cpp"], {"id": "m", "meta": {"n_ctx": 2048}}) == 2048
-    assert max_length_of(PROFILES["llama.cpp"], {"id": "m", "meta": None}) is None
-    assert max_length_of(PROFILES["vllm"], {"id": "m"}) is None
-    assert max_length_of(Profile(), {"id": "m", "max_model_len": 4096}) is None
 
 
 def test_keys_come_from_the_environment(monkeypatch):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _NEEDED = ("contender", "workload", "load", "repeat", "order", "source", "load_kind")
 _OPTIONAL = ("model", "ceilings", "agreement", "tuning", "faults", "maximum_load")
-_BOUNDED = ("decode", "batch", "prefill", "serving")
 # Probes of a search for the largest load: each has a load of its own, so they are no part of the race.
 SEARCHED = "maximum_load"
 
@@ -132,7 +131,7 @@ def read_facts(run: RunFolder) -> RunFacts:
     # Figures load matplotlib, which the reader of a --help does not need.
     from wholecurve.card.ceilings import above_bounds
     from wholecurve.figures.race import race_of
-    from wholecurve.runs.bounds import run_bounds
+    from wholecurve.runs.bounds import BOUNDED, run_bounds
 
     document = run.read("plan")
     for name in ("plan", "plan_hash", "harness_version"):
@@ -150,7 +149,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         race=race_of(run),
         rows=rows,
         traces=traces,
-        bounds={name: run_bounds(run, name) for name in workloads if name in _BOUNDED},
+        bounds={name: run_bounds(run, name) for name in workloads if name in BOUNDED},
         above=above,
         above_kept=above_kept,
         comparisons={name: _comparisons(run, name) for name in workloads},

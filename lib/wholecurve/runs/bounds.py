@@ -51,7 +51,7 @@ def _closed_loop(plan: dict) -> dict | None:
     return {"prompt_tokens": lengths[0], "output_tokens": lengths[1], "concurrency": load["closed"]["concurrency"]}
 
 
-_BOUNDED = {
+BOUNDED = {
     "decode": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
     "serving": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
     "batch": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
@@ -62,7 +62,7 @@ _BOUNDED = {
 def above_bound(run: RunFolder) -> list[str]:
     """Measurements above what the ceilings allow: each one is an error, of the ceilings or of the measurement."""
     points, found = run.points(), []
-    for workload, columns in _BOUNDED.items():
+    for workload, columns in BOUNDED.items():
         bounds = run_bounds(run, workload)
         if bounds.empty:
             continue

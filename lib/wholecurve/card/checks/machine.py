@@ -5,18 +5,13 @@ from wholecurve.card.checks.check import Check, Rule
 from wholecurve.card.facts import RunFacts
 from wholecurve.card.wording import count, names, places, span, where
 from wholecurve.curves.gates.one_curve import LAG_SHARE
+from wholecurve.runs.bounds import BOUNDED
 from wholecurve.runs.ceilings import rounds_of
 
 # Ceilings of one machine that differ by more were taken while something else ran on it.
 _UNSTEADY = 0.1
 # Share of a core below which a contender that waits leaves the processor to the one that is measured.
 _IDLE_SHARE = 0.05
-_BOUNDED = {
-    "decode": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
-    "serving": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
-    "batch": ("output_throughput_tok_per_s", "decode_speed_tok_per_s"),
-    "prefill": ("input_throughput_tok_per_s",),
-}
 
 _BOUNDS = Rule("Bounds", "no measurement is above what the measured ceilings allow the model")
 _STEADY = Rule(
@@ -39,7 +34,7 @@ def bounds(facts: RunFacts) -> Check | None:
     for workload, frame in facts.bounds.items():
         limits = frame.set_index("load")
         for row in facts.of(workload=workload):
-            for column in _BOUNDED[workload]:
+            for column in BOUNDED[workload]:
                 if row.get(column) is not None and row["load"] in limits.index:
                     shares.append((row[column] / limits[column][row["load"]], row))
     if not shares:

@@ -37,7 +37,7 @@ def _no_eos_token(length: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Profile:
-    """What one kind of server needs, and where it tells about itself."""
+    """What one kind of server needs."""
 
     exact_length: Callable[[int], dict[str, Any]] = _at_most  # fields that force so many tokens; none: at most
     usage: dict[str, Any] = field(default_factory=lambda: _USAGE)  # fields that ask for counts at the end
@@ -46,9 +46,6 @@ class Profile:
     ids_field: str | None = None  # field of completions that takes token ids; None: text alone
     length_field: dict[str, str] = field(default_factory=lambda: _MAX_TOKENS)  # most tokens of the answer, by API
     keeps_connections: bool = True  # False: it closes them after an answer, whatever its headers say
-    health: str | None = None  # path from the server's root
-    metrics: str | None = None  # path from the server's root, of a page in Prometheus' format
-    max_length: tuple[str, ...] = ()  # where an entry of /v1/models holds the longest sequence, in tokens
 
 
 PROFILES: dict[str, Profile] = {
@@ -60,9 +57,6 @@ PROFILES: dict[str, Profile] = {
         exact_length=_ignore_eos,
         usage_per_chunk=_USAGE_PER_CHUNK,
         ids_field="prompt",
-        health="/health",
-        metrics="/metrics",
-        max_length=("max_model_len",),
     ),
     # Source: vllm/entrypoints/openai/completion/protocol.py of 0.32. Cached tokens are told with
     # --enable-prompt-tokens-details alone.
@@ -70,9 +64,6 @@ PROFILES: dict[str, Profile] = {
         exact_length=_ignore_eos,
         usage_per_chunk=_USAGE_PER_CHUNK,
         ids_field="prompt",
-        health="/health",
-        metrics="/metrics",
-        max_length=("max_model_len",),
     ),
     # Source: sglang/srt/entrypoints/openai/protocol.py. Cached tokens are told with --enable-cache-report, metrics
     # with --enable-metrics.
@@ -80,24 +71,17 @@ PROFILES: dict[str, Profile] = {
         exact_length=_ignore_eos,
         usage_per_chunk=_USAGE_PER_CHUNK,
         ids_field="prompt",
-        health="/health",
-        metrics="/metrics",
-        max_length=("max_model_len",),
     ),
     # Source: dynamo/lib/llm/src/protocols/openai/common_ext.rs: ignore_eos stands beside OpenAI's fields.
     "dynamo": Profile(
         exact_length=_ignore_eos,
         ids_field="prompt",
-        health="/health",
-        metrics="/metrics",
     ),
     # Source: tensorrt_llm/serve/openai_protocol.py. Unknown fields are errors; /metrics is JSON of its steps.
     "tensorrt-llm": Profile(
         exact_length=_ignore_eos,
         usage_per_chunk=_USAGE_PER_CHUNK,
         ids_field="prompt",
-        health="/health",
-        metrics="/prometheus/metrics",
     ),
     # Source: llama.cpp/tools/server/{server-schema,server-context,server-task}.cpp. /metrics is there with --metrics.
     # After a stream it closes the connection although it said "Keep-Alive: timeout=5, max=100": of 260 requests one
@@ -106,13 +90,10 @@ PROFILES: dict[str, Profile] = {
         exact_length=_ignore_eos,
         ids_field="prompt",
         keeps_connections=False,
-        health="/health",
-        metrics="/metrics",
-        max_length=("meta", "n_ctx"),
     ),
     # Source: transformers/cli/serving/{completion,chat_completion,utils}.py. Usage comes without being asked for, an
     # answer ends with a finish_reason and no [DONE], and prompts of completions are texts.
-    "transformers": Profile(exact_length=_no_eos_token, usage={}, health="/health"),
+    "transformers": Profile(exact_length=_no_eos_token, usage={}),
     # Source: friendli.ai/docs/openapi/serverless/completions.
     "friendli": Profile(exact_length=_min_tokens, ids_field="tokens"),
     # Source: docs.together.ai/reference/completions-1. Usage comes in the last chunk without being asked for.
@@ -125,11 +106,3 @@ def profile_of(name: str) -> Profile:
     if name not in PROFILES:
         raise UserError(f"profile {name!r} is not known; choose from {', '.join(PROFILES)}")
     return PROFILES[name]
-
-
-def max_length_of(profile: Profile, entry: dict[str, Any]) -> int | None:
-    """Longest sequence, in tokens, by an entry of the server's list of models; None where it does not tell."""
-    value: Any = entry if profile.max_length else None
-    for name in profile.max_length:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if type(value) is int else None
