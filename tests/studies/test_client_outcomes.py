@@ -479,3 +479,30 @@ def test_messages_are_one_line_without_the_key():
     assert one_line("a", None) == "a"
     assert len(one_line("x" * 5000, None)) == 300
     assert isinstance(fault_of(TimeoutError()), Fault)
+
+
+def test_a_body_that_ends_late_does_not_hold_up_the_next_request():
+    """The answer is over with [DONE]; its connection is used again once its body has ended."""
+    is_asked_again = asyncio.Event()
+
+    async def ends_late(peer):
+        await peer.stream(text("a"), finish(), DONE, end=False)
+        await is_asked_again.wait()
+        await peer.write(b"0\r\n\r\n")
+
+    async def second(peer):
+        is_asked_again.set()
+        await peer.stream(text("b"), finish(), DONE)
+
+    async def main():
+        async with asking(ends_late, second, second) as (client, server):
+            traces = [await client.send(Turn(name, "hi", 4), 0.0) for name in ("first", "second")]
+            while client._ends:
+                await asyncio.sleep(0.001)
+            traces.append(await client.send(Turn("third", "hi", 4), 0.0))
+            return traces, {id(peer.writer) for peer in server.peers}
+
+    traces, connections = run(main())
+    for trace in traces:
+        is_(trace, "completed", 1)
+    assert len(connections) == 2, "the third request takes a connection that is free again"

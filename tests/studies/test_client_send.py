@@ -174,6 +174,18 @@ def test_without_usage_the_whole_text_is_tokenised(tokenizer_folder):
     assert (trace.output_tokens, trace.token_source, trace.prompt_tokens) == (6, "tokenizer", 3)
 
 
+def test_where_usage_tells_everything_no_thread_holds_up_the_answer(tokenizer_folder, monkeypatch):
+    def no_thread(*_):
+        raise AssertionError("counted in a thread")
+
+    async def answer(peer):
+        await peer.stream(text("a"), text("b"), finish(usage=usage(3, 2)), DONE)
+
+    monkeypatch.setattr("asyncio.to_thread", no_thread)
+    trace = ask(answer, Turn("t", "one two three", 4), tokenizer=tokenizer_folder)
+    assert (trace.output_tokens, trace.token_source, trace.prompt_tokens) == (2, "usage", 3)
+
+
 def test_a_cancelled_answer_is_tokenised_as_well(tokenizer_folder):
     async def main():
         arrived = asyncio.Event()
