@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from wholecurve.studies.wrong_setting import wrong_setting
+
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -78,9 +80,4 @@ def parse_options(engine: str, settings: dict[str, Any]) -> Options:
     try:
         return options.model_validate(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(options.model_fields)
-            raise ValueError(f"unknown setting {name!r} of engine {engine}; there is: {known}") from None
-        raise ValueError(f"setting {name!r} of engine {engine} is {first['input']!r}: {first['msg'].lower()}") from None
+        raise ValueError(wrong_setting(error, options, f"engine {engine}")) from None

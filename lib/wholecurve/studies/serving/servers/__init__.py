@@ -13,6 +13,7 @@ from wholecurve.studies.serving.servers.server import ManagedServer
 from wholecurve.studies.serving.servers.transformers import TransformersServer
 from wholecurve.studies.serving.servers.vllm import VllmServer
 from wholecurve.studies.serving.servers.wholecurve import WholecurveServer
+from wholecurve.studies.wrong_setting import wrong_setting
 
 SERVERS: dict[str, ServerRecipe] = {
     recipe.name: recipe
@@ -28,12 +29,7 @@ def parse_server_options(server: str, settings: dict[str, Any]) -> Strict:
     try:
         return options.model_validate(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(options.model_fields)
-            raise UserError(f"unknown setting {name!r} of server {server}; there is: {known}") from None
-        raise UserError(f"setting {name!r} of server {server} is {first['input']!r}: {first['msg'].lower()}") from None
+        raise UserError(wrong_setting(error, options, f"server {server}")) from None
 
 
 __all__ = [
